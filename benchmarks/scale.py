@@ -128,14 +128,14 @@ def measurements(rows: list[Row]) -> str:
     return "\n".join([*lines, "", f"{where}; the process may hold {LIMIT >> 30} GiB."])
 
 
-def write_page(**tables: str) -> None:
+def write_page(page: Path = PAGE, **tables: str) -> None:
     """Each table between its marks; the rest of the page stays as it is."""
-    text = PAGE.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     for name, made in tables.items():
         start, end = f"<!-- {name}: start -->", f"<!-- {name}: end -->"
         before, _, rest = text.partition(start)
         text = f"{before}{start}\n{made}\n{end}{rest.partition(end)[2]}"
-    PAGE.write_text(text, encoding="utf-8")
+    page.write_text(text, encoding="utf-8")
 
 
 def main() -> None:

@@ -1,20 +1,23 @@
-"""docs/findings/long-contexts.md: sensitivity of two real models over long real text.
+"""docs/findings/long-contexts.md: sensitivity and collapse of two real models over thousands of tokens.
 
-    python -m scripts.long_contexts TEXT [--models gemma-3-270m] [--page-only]
+    python -m scripts.long_contexts TEXT [--models gemma-3-270m] [--what collapse] [--page-only]
 
 TEXT is a file of plain text, such as tinyshakespeare. It is cut into equal parts, and one window is
 drawn of each. Every window is a cell of `ost.corpus`, stored in artefacts/long-contexts as it is
-measured: under the same code a run that was cut off goes on where it stopped. Each model runs in a
+measured: under the same code a run that was cut off goes on where it stopped. Collapse needs no
+text: a pair of prompts every `STEP` digits, up to the same number of tokens. Each model runs in a
 process of its own, whose peak of memory is noted. The pages, docs/scale.md too, say what is
-measured so far. Some two hours on one core.
+measured so far; a part of which nothing is stored here stays as it is. Some two hours on one core.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
+import time
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,21 +39,17 @@ from ostools.theory.statistics.intervals import FEWEST
 LENGTHS = {"smollm2-135m-instruct": 2048, "gemma-3-270m": 4096}
 """Tokens of a window."""
 PARTS = 5
+STEP = 32
+"""Digits between two lengths of a collapse."""
+QUESTION = 16
+"""More tokens than the prompt of `figure-5a` has beside its digits."""
+WHAT = ("sensitivity", "collapse")
 ROOT = Path(__file__).parents[1]
 STORE = ROOT / "artefacts" / "long-contexts"
 PAGE = ROOT / "docs" / "findings" / "long-contexts.md"
 PICTURE = PAGE.with_suffix(".png")
 BINS = 48
 """Of position, in the picture."""
-HEAD = """# Long contexts
-
-Real text of thousands of tokens on two real models: which tokens the last one still feels.
-`python -m scripts.long_contexts TEXT` measures and writes this page. TEXT was tinyshakespeare, cut
-into PARTS parts of equal length, and each window is drawn from one part. Every norm is estimated
-by a sketch of 8 cotangents of the real derivative (`full`). An interval in a row is 95%, over
-blocks of tokens of that one window; the first and the last token are left out. A row is one window
-of one text: it shows what this model does there, and no law.
-"""
 
 
 def parts(text: str) -> list[str]:
@@ -59,21 +58,39 @@ def parts(text: str) -> list[str]:
     return [text[number * size : (number + 1) * size] for number in range(PARTS)]
 
 
-def measure_here(name: str, text: Path) -> None:
-    """Measure what is not stored yet of one model, in this process; note its peak after every window."""
+def note(target: Path, value: float) -> None:
+    write_atomically(target, lambda part: part.write_text(json.dumps(value)))
+
+
+def peak() -> int:
+    """The most bytes that this process held so far."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+
+
+def measure_sensitivity(name: str, text: Path) -> None:
+    """Measure the windows of one model that are not stored yet, in this process; note its peak after every window."""
     folder = STORE / name / "sensitivity"
-    model = ost.load_model(name)
+    folder.parent.mkdir(parents=True, exist_ok=True)
 
     def note_peak(done: int, total: int) -> None:
-        status = Path("/proc/self/status").read_text(encoding="utf-8")
-        peak = 1024 * int(status.partition("VmHWM:")[2].split()[0])
-        target = folder.with_name("sensitivity-peak.json")
-        print(f"{name}: {done} of {total}, peak {peak / 1e9:.2f} GB", flush=True)
-        write_atomically(target, lambda part: part.write_text(json.dumps(peak)))
+        print(f"{name}: {done} of {total}, peak {peak() / 1e9:.2f} GB", flush=True)
+        note(folder.with_name("sensitivity-peak.json"), peak())
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
     pieces = parts(text.read_text(encoding="utf-8"))
-    ost.corpus(model, pieces, lengths=LENGTHS[name], method="sketch", out=folder, progress=note_peak)
+    ost.corpus(ost.load_model(name), pieces, lengths=LENGTHS[name], method="sketch", out=folder, progress=note_peak)
+
+
+def measure_collapse(name: str, text: Path) -> None:
+    """Measure one model's pairs of digits in bfloat16, in this process; note its seconds on a core and its peak."""
+    folder = STORE / name
+    folder.mkdir(parents=True, exist_ok=True)
+    model, start = ost.load_model(name), time.process_time()
+    lengths = range(STEP, LENGTHS[name] - QUESTION, STEP)
+    result = ost.collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
+    note(folder / "collapse-seconds.json", time.process_time() - start)
+    note(folder / "collapse-peak.json", peak())
+    result.save(folder / "collapse.parquet")
 
 
 def measured_windows(name: str) -> Iterator[tuple[AskedCell, pd.DataFrame]]:
@@ -98,12 +115,11 @@ def words(tested: TestedValue) -> str:
     return f"{tested.value:+.2f} [{tested.low:+.2f}, {tested.high:+.2f}]"
 
 
-def page(names: Sequence[str]) -> str:
-    """The table, a row a window, and over the windows of a model where there are three."""
-    lines = [HEAD.replace("PARTS", str(PARTS)), "![Sensitivity by position](long-contexts.png)", ""]
+def sensitivity_table(names: Sequence[str]) -> str:
+    """A row a window, and over the windows of a model where there are three."""
     columns = ["model", "tokens", "window from token", "first third − middle, decades"]
     columns += ["last third − middle, decades", "shape", "first token / median"]
-    lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for name in names:
         windows = list(measured_windows(name))
         for cell, part in windows:
@@ -117,7 +133,37 @@ def page(names: Sequence[str]) -> str:
             ends = ends_over_texts(end_contrasts(np.stack([between(part) for _, part in windows])))
             row = [name, "", f"all {len(windows)}, over windows", words(ends.start), words(ends.end)]
             lines.append(f"| {' | '.join([*row, ends.verdict, ''])} |")
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
+
+
+def collapse_sentences(names: Sequence[str]) -> str:
+    """What the distances of each model say, in the result's own sentences."""
+    paragraphs = []
+    for name in names:
+        result = ost.load_result(STORE / name / "collapse.parquet")
+        frame = result.frame
+        longest = f"{frame['length'].max():,} digits ({frame['tokens'].max():,} tokens)"
+        paragraphs.append(f"**{name}**, every {STEP} digits up to {longest}. " + " ".join(result.findings()))
+    return "\n\n".join(paragraphs)
+
+
+def collapse_costs(names: Sequence[str]) -> str:
+    """The table of docs/scale.md: seconds of the process on its cores, and its peak."""
+    lines = ["| model | tokens | lengths | seconds of one core | peak, GB |", "|---|---:|---:|---:|---:|"]
+    for name in names:
+        frame = ost.load_result(STORE / name / "collapse.parquet").frame
+        seconds, held = (
+            json.loads((STORE / name / f"collapse-{what}.json").read_text()) for what in ("seconds", "peak")
+        )
+        row = [
+            name,
+            f"{frame['tokens'].max():,}",
+            str(frame["length"].nunique()),
+            f"{seconds:.0f}",
+            f"{held / 1e9:.1f}",
+        ]
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
 
 
 def costs(names: Sequence[str]) -> str:
@@ -156,28 +202,37 @@ def picture(names: Sequence[str]) -> Any:
     return draw.figure([panels], "Sensitivity of the last token over long real text", notes, spacing=40)
 
 
-def write_page() -> None:
-    drawn = picture(list(LENGTHS)).to_dict(validate=False)
-    PICTURE.write_bytes(b64decode(picture_of(drawn, 1.2)))
-    write_atomically(PAGE, lambda part: part.write_text(page(list(LENGTHS)), encoding="utf-8"))
-    write_tables(long=costs(list(LENGTHS)))
+def write_pages() -> None:
+    """Write the parts of both pages of which something is stored here, and the picture."""
+    windows = [name for name in LENGTHS if any(True for _ in measured_windows(name))]
+    pairs = [name for name in LENGTHS if (STORE / name / "collapse.parquet").is_file()]
+    if windows:
+        drawn = picture(windows).to_dict(validate=False)
+        PICTURE.write_bytes(b64decode(picture_of(drawn, 1.2)))
+        write_tables(PAGE, windows=sensitivity_table(windows))
+        write_tables(long=costs(windows))
+    if pairs:
+        write_tables(PAGE, collapse=collapse_sentences(pairs))
+        write_tables(long_collapse=collapse_costs(pairs))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("text", type=Path)
     parser.add_argument("--models", nargs="+", default=list(LENGTHS))
+    parser.add_argument("--what", nargs="+", choices=WHAT, default=WHAT)
     parser.add_argument("--here", action="store_true", help="in this process, and without the page")
     parser.add_argument("--page-only", action="store_true")
-    given = parser.parse_args(arguments)
-    for name in [] if given.page_only else given.models:
-        if given.here:
-            measure_here(name, given.text)
+    options = parser.parse_args(arguments)
+    measure = {"sensitivity": measure_sensitivity, "collapse": measure_collapse}
+    for name, what in [] if options.page_only else itertools.product(options.models, options.what):
+        if options.here:
+            measure[what](name, options.text)
             continue
-        one = [str(given.text), "--models", name, "--here"]
-        subprocess.run([sys.executable, "-m", "scripts.long_contexts", *one], check=True)
-    if not given.here:
-        write_page()
+        command = [str(options.text), "--models", name, "--what", what, "--here"]
+        subprocess.run([sys.executable, "-m", "scripts.long_contexts", *command], check=True)
+    if not options.here:
+        write_pages()
 
 
 if __name__ == "__main__":

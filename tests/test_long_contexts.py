@@ -8,34 +8,41 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ostools as ost
 from ostools.theory.profiles import end_contrasts, ends_over_texts
 from scripts import long_contexts as script
 
 
 @pytest.mark.slow
-def test_the_page_says_a_row_a_window_and_the_interval_over_windows(
+def test_the_pages_say_a_row_a_window_the_interval_over_windows_and_the_collapse(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(script, "LENGTHS", {"embedded": 32, "embedded-short": 32})
-    monkeypatch.setattr(script, "PARTS", 3)
-    monkeypatch.setattr(script, "BINS", 6)
+    for name, value in (("PARTS", 3), ("BINS", 6), ("STEP", 4)):
+        monkeypatch.setattr(script, name, value)
     monkeypatch.setattr(
         sys.modules["ostools.runs.corpus.corpus"], "TOKENS_PER_CELL", 32
     )  # a window a cell, as long ones have
     for name, path in (("STORE", "store"), ("PAGE", "page.md"), ("PICTURE", "page.png")):
         monkeypatch.setattr(script, name, tmp_path / path)
-    told: dict[str, str] = {}
-    monkeypatch.setattr(script, "write_tables", told.update)
+    tables: dict[str, str] = {}
+    monkeypatch.setattr(script, "write_tables", lambda page=None, **written: tables.update(written))
     text = tmp_path / "text.txt"
     text.write_text("".join(f"the answer to line {number} is 1 0 1 1 0; " for number in range(60)), encoding="utf-8")
-    script.measure_here("embedded", text)
+    script.main([str(text), "--page-only"])
+    assert not tables  # nothing is stored: both pages stay as they are
+    script.main([str(text), "--models", "embedded", "--here"])
     script.main([str(text), "--page-only"])
     windows = [part for _, part in script.measured_windows("embedded")]
     logs = np.stack([script.between(part) for part in windows])
     assert logs.shape == (3, 30)
     over = ends_over_texts(end_contrasts(logs))
-    page = script.PAGE.read_text(encoding="utf-8")
-    assert page.count("of part") == 3
-    assert f"all 3, over windows | {script.words(over.start)} | {script.words(over.end)} | {over.verdict} |" in page
-    assert "| 32 | 3 |" in told["long"]
+    assert tables["windows"].count("of part") == 3
+    row = f"all 3, over windows | {script.words(over.start)} | {script.words(over.end)} | {over.verdict} |"
+    assert row in tables["windows"]
+    assert "| 32 | 3 |" in tables["long"]
     assert script.PICTURE.read_bytes().startswith(b"\x89PNG")
+    pairs = ost.collapse(ost.load_model("embedded"), "figure-5a", lengths=[4, 8, 12], dtypes=["bfloat16"])
+    assert pairs.findings()[1] in tables["collapse"]
+    assert tables["collapse"].startswith("**embedded**, every 4 digits up to 12 digits")
+    assert "| 3 |" in tables["long_collapse"]
