@@ -1,11 +1,14 @@
 """A sweep on Ray's workers against one process: what a second worker gains, and what a cell costs beside its measurement.
 
-python -m benchmarks.sweep
+    python -m benchmarks.sweep [MODEL ...]
+
+Of models that are named, one round of 40 cells: whole runs too, with the workers' start.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,12 +18,14 @@ import pandas as pd
 
 from ostools.runs import Executor, RayCluster, run, sweep_of
 
-CELLS = 16
-ROUNDS = 3
+MODELS = sys.argv[1:]
+CELLS = 40 if MODELS else 16
+ROUNDS = 1 if MODELS else 3
 SWEEP = {
+    "models": MODELS or "embedded",
     "tasks": "count-ones-bernoulli",
-    "lengths": "4:40",
-    "seeds": list(range(CELLS)),
+    "lengths": "4:7" if MODELS else "4:40",
+    "seeds": list(range(CELLS // max(1, len(MODELS)))),
     "measurements": {"name": "evaluate", "max_new_tokens": 16},
     "device": "cpu",
 }
@@ -49,9 +54,8 @@ def a_cell(ends: list[float]) -> float:
 
 
 def main() -> None:
-    print(
-        f"{CELLS} cells of one model, embedded, one thread a worker; {ROUNDS} rounds, in which the machine's speed drifts"
-    )
+    names = ", ".join(MODELS) or "embedded"
+    print(f"{CELLS} cells of {names}, one thread a worker; {ROUNDS} rounds, in which the machine's speed drifts")
     gains, overheads = [], {"one process": [], "Ray": []}
     for _ in range(ROUNDS):
         (one, alone), (single, far), (double, _) = (
@@ -59,7 +63,8 @@ def main() -> None:
         )
         print(
             f"  one process {a_cell(one):.3f} s a cell, 1 worker {a_cell(single):.3f}, 2 workers {a_cell(double):.3f}; to the "
-            f"first cell {one[0]:.1f}, {single[0]:.1f}, {double[0]:.1f} s"
+            f"first cell {one[0]:.1f}, {single[0]:.1f}, {double[0]:.1f} s; whole runs {one[-1]:.0f}, {single[-1]:.0f}, "
+            f"{double[-1]:.0f} s, {one[-1] / double[-1]:.2f}x"
         )
         gains.append(a_cell(one) / a_cell(double))
         overheads["one process"].append((one[-1] - one[0]) / alone - 1)
