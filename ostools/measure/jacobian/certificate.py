@@ -163,7 +163,11 @@ def certify_sum(
     passes.
     """
     stream = stream_of(model, embedded, layer)
-    bias, y = bias_terms(model, embedded, linearisation, layer).double(), last_token(model, embedded).double()
+    zeros = torch.zeros_like(embedded)[None]
+    bias = held_last_tokens(model, embedded, zeros, linearisation, layer)[0].double()
+    with torch.no_grad(), hooks.capture(model, "final_norm") as record:
+        run_from(model, embedded[None], logits_to_keep=no_logits(model))
+    y = record["final_norm"][0, -1].double()
     if outputs is not None:
         bias, y = outputs.double() @ bias, outputs.double() @ y
     total = parts(stream).double().sum(0)
@@ -180,20 +184,6 @@ def require_adds_up(error: float, within: float, parts: str, total: str) -> None
             f"expected {within:g} at most. Either an edit is active that the held network does not repeat, or rounding in "
             "float32 is too large: leave the edit's block, or load the model with dtype='float64'"
         )
-
-
-def bias_terms(
-    model: TransformerBridge, embedded: Float[Tensor, "pos d_model"], linearisation: str, layer: int
-) -> Float[Tensor, " d_model"]:
-    """Bias terms of y_n: the network, held at this prompt, applied to v^(layer) = 0."""
-    return held_last_tokens(model, embedded, torch.zeros_like(embedded)[None], linearisation, layer)[0]
-
-
-def last_token(model: TransformerBridge, embedded: Float[Tensor, "pos d_model"]) -> Float[Tensor, " d_model"]:
-    """y_n of the plain network."""
-    with torch.no_grad(), hooks.capture(model, "final_norm") as record:
-        run_from(model, embedded[None], logits_to_keep=no_logits(model))
-    return record["final_norm"][0, -1]
 
 
 def stream_of(

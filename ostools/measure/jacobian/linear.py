@@ -11,7 +11,6 @@ activations the p_i of a gated MLP; the p_i of a plain one is then act(a) / a.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -108,15 +107,10 @@ class LinearMlp:
         if self.core is not None:
             return self.before.pull(after @ self.core)
         hidden = after @ self.down
-        parts = (hidden * slope @ inner for slope, inner in zip(self.slopes, self.inner, strict=True))
-        return self.before.pull(_sum(parts))
-
-
-def _sum(parts: Iterator[Tensor]) -> Tensor:
-    total = next(parts)
-    for part in parts:
-        total += part
-    return total
+        inner_gradient = hidden * self.slopes[0] @ self.inner[0]
+        for slope, inner in zip(self.slopes[1:], self.inner[1:], strict=True):
+            inner_gradient += hidden * slope @ inner
+        return self.before.pull(inner_gradient)
 
 
 class LinearScores:
