@@ -29,10 +29,9 @@ from ostools.measure.faithfulness.deletion import (
     EFFECTS,
     REPLACED,
     WAYS,
-    Case,
-    Deleting,
     Kinds,
     WholePrompt,
+    deletion_tables,
     effects,
     without,
 )
@@ -226,43 +225,34 @@ class _ShortenedPrompt:
         self, way: str, profile_by_name: dict[str, TokenProfile], progress: Progress | None
     ) -> tuple[Any, Any, Any]:
         """One way: a row a token, curves, areas."""
-        replacements = [self._replacements(place) for place in range(len(self.ids) - 1)]
-        cases, places = self._single(way, replacements)
+        draws, seed = self.numbers["draws"], self.numbers["seed"]
+        replacements = [self.kinds.replacements(token, draws, (seed, i)) for i, token in enumerate(self.ids[:-1])]
+        pairs = [
+            (place, stand_in)
+            for place, stand_ins in enumerate(replacements)
+            for stand_in in (stand_ins if way == REPLACED else [self.ids[place]])
+        ]
+        cases = [without(self.ids, [place], way, {place: stand_in}) for place, stand_in in pairs]
         effect_rows = effects(self.model, self.whole_prompt, cases, part_of(progress, 0, 1, 2, units=100))
-        single = pd.DataFrame(effect_rows, columns=list(EFFECTS)).assign(position=places, way=way)
+        single = pd.DataFrame(effect_rows, columns=list(EFFECTS)).assign(
+            position=[place for place, _ in pairs], way=way
+        )
         means: Any = single.groupby(["position", "way"], sort=False)
         table = means.mean().assign(draws=means.size()).reset_index()
         # Without a tokenizer every id has others; with one, control tokens have none, and stay.
         if not (may_go := [place for place, token_replacements in enumerate(replacements) if token_replacements]):
             raise InputError("faithfulness: expected tokens before the last that can go, found control tokens alone")
         values = {name: token_profile.values for name, token_profile in profile_by_name.items()}
-        numbers = self.numbers
-        deleting = Deleting.of(may_go, values, numbers["orders"], numbers["steps"], numbers["seed"])
         first_replacements = {place: replacements[place][0] for place in may_go}
-        curves, areas = deleting.curves(
+        curves, areas = deletion_tables(
+            may_go,
+            values,
+            self.numbers,
             lambda out: without(self.ids, out, way, first_replacements),
             lambda case_list: effects(self.model, self.whole_prompt, case_list, part_of(progress, 1, 2, 2, units=100)),
         )
         areas = areas.assign(kind=[profile_by_name[name].kind for name in areas["order"]])
         return table[["position", "way", "draws", *EFFECTS]], curves.assign(way=way), areas.assign(way=way)
-
-    def _replacements(self, place: int) -> list[int]:
-        return self.kinds.replacements(self.ids[place], self.numbers["draws"], (self.numbers["seed"], place))
-
-    def _single(self, way: str, replacements: list[list[int]]) -> tuple[list[Case], list[int]]:
-        """Cases with one token out each, and the place of that token."""
-        if way != REPLACED:
-            return [without(self.ids, [place], way, {}) for place in range(len(replacements))], list(
-                range(len(replacements))
-            )
-        pairs = [
-            (place, replacement)
-            for place, token_replacements in enumerate(replacements)
-            for replacement in token_replacements
-        ]
-        return [without(self.ids, [place], way, {place: replacement}) for place, replacement in pairs], [
-            place for place, _ in pairs
-        ]
 
 
 def _correlations(frame: Frame, profile_by_name: dict[str, TokenProfile]) -> pd.DataFrame:

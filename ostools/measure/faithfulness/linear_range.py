@@ -51,7 +51,6 @@ _PROBE = SCALES[0] / 64
 _RESOLVED = 0.2
 """A scale is judged where rounding of y_n is at most this share of the error that is tolerated."""
 _ROWS = 4
-Fields = Float[Tensor, "move pos d_model"]
 
 
 @dataclass(frozen=True, eq=False)

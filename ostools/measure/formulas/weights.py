@@ -115,11 +115,6 @@ def activation(mlp: Any) -> Any:
     return function
 
 
-def identity_scale(like: Float[Tensor, "pos d_model"]) -> Float[Tensor, " pos"]:
-    """r(x) of no norm."""
-    return torch.ones_like(like[:, 0])
-
-
 @dataclass(frozen=True)
 class BlockWeights:
     """One block's operators. `up` is None where the MLP has no gate; `bare_*` lack the norms' gains.

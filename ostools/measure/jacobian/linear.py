@@ -18,8 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks import Norm
-from ostools.measure.formulas.block import Block
+from ostools.measure.formulas.block import AppliedNorm, Block
 from ostools.measure.formulas.scores import Strip
 from ostools.models.lazy_cast import dense
 from ostools.theory.path_sum import mlp_jacobian
@@ -40,8 +39,9 @@ class LinearNorm:
     centred: bool
 
     @classmethod
-    def of(cls, norm: Norm | None, scale: Tensor, direction: Tensor, rows: slice, live: bool) -> LinearNorm:
+    def of(cls, applied: AppliedNorm, rows: slice, live: bool) -> LinearNorm:
         """Norm at the positions `rows`; the identity where there is no norm."""
+        norm, scale, direction = applied
         if norm is None:
             return cls(torch.ones_like(direction[rows, None]), None, centred=False)
         factor = norm.gain.to(scale) / scale[rows, None, None]
@@ -93,11 +93,8 @@ class LinearMlp:
         live_activation: bool,
         core: Float[Tensor, "pos d_model d_model"] | None = None,
     ) -> None:
-        before, post = block.layout.before_mlp, block.layout.after_mlp
-        self.before = LinearNorm.of(before, block.norm2_scale, block.norm2_direction, rows, live_norms)
-        self.after = None
-        if post is not None:
-            self.after = LinearNorm.of(post, block.post_norm2_scale, block.post_norm2_direction, rows, live_norms)
+        self.before = LinearNorm.of(block.norm2, rows, live_norms)
+        self.after = None if block.layout.after_mlp is None else LinearNorm.of(block.post_norm2, rows, live_norms)
         self.core = core
         if core is None:
             self.down, self.inner, self.slopes = _mlp_parts(block, rows, live_activation)
@@ -182,18 +179,14 @@ class LinearAttention:
         live_pattern: bool,
         live_norms: bool,
     ) -> None:
-        everywhere = slice(None)
         self.rows = rows
-        before, post = block.layout.before_attention, block.layout.after_attention
-        self.before = LinearNorm.of(before, block.norm1_scale, block.norm1_direction, everywhere, live_norms)
-        self.after = None
-        if post is not None:
-            self.after = LinearNorm.of(post, block.post_norm1_scale, block.post_norm1_direction, rows, live_norms)
+        self.before = LinearNorm.of(block.norm1, slice(None), live_norms)
+        self.after = None if block.layout.after_attention is None else LinearNorm.of(block.post_norm1, rows, live_norms)
         self.out = block.weights.bare_left
         self.value_weight = dense(model.blocks[block.layer].attn.W_V).to(self.out)
         self.strips = block.strips(rows, live_pattern)
         self.scores = LinearScores(model, block, rows, live_norms) if live_pattern else None
-        self.pos = len(block.norm1_scale)
+        self.pos = len(block.norm1.scale)
 
     def pull(self, gradient: AtQueries) -> AtKeys:
         value_gradient = self._at_values(gradient)

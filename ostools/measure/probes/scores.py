@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,18 +62,12 @@ def said_by_probes(labelled: Labelled, representations: Captured, controls: Sequ
     labels = {"none": labelled.labels, "shuffled": permuted}
     tables = []
     for place, rows in representations.items():
-        x = rows.double().numpy()
+        x, layer = rows.double().numpy(), pd.array([place.layer if place != LENGTH else pd.NA], dtype="Int64")[0]
         for control in controls:
             for split in labelled.splits:
-                tables.append(
-                    _predictions(labelled, x, labels[control], split).assign(control=control, **_place_columns(place))
-                )
+                predictions = _predictions(labelled, x, labels[control], split)
+                tables.append(predictions.assign(control=control, depth=place.depth, site=place.site, layer=layer))
     return pd.concat(tables, ignore_index=True)
-
-
-def _place_columns(place: Place) -> dict[str, Any]:
-    layer = place.layer if place != LENGTH else pd.NA
-    return {"depth": place.depth, "site": place.site, "layer": pd.array([layer], dtype="Int64")[0]}
 
 
 def _predictions(labelled: Labelled, x: np.ndarray, labels: np.ndarray, split: Split) -> pd.DataFrame:
@@ -103,16 +97,13 @@ def rows_of(predictions: pd.DataFrame, is_random: bool = True) -> pd.DataFrame:
     """One row per place, test and control; columns as in `Decodability`. `is_random`: answers of one length differ."""
     all_rows: Any = predictions
     by_length = all_rows[all_rows["site"] == LENGTH.site].groupby("test")["right"].mean().to_dict() if is_random else {}
-    shuffled = dict(_places(all_rows[all_rows["control"] == "shuffled"]))
+    groups: Any = all_rows.groupby(_PLACE, sort=False, dropna=False)
+    shuffled = {key: rows for key, rows in groups if key[-1] == "shuffled"}
     rows = []
-    for key, place_rows in _places(all_rows):
+    for key, place_rows in groups:
         control_rows = shuffled.get((*key[:-1], "shuffled")) if key[-1] == "none" else None
         rows.append(dict(zip(_PLACE, key, strict=True)) | _row(place_rows, control_rows, by_length.get(key[4], 0.0)))
     return pd.DataFrame(rows).sort_values(["dtype", "control", "test", "depth"], kind="stable", ignore_index=True)
-
-
-def _places(table: Frame) -> Iterator[tuple[tuple[Any, ...], Frame]]:
-    yield from table.groupby(_PLACE, sort=False, dropna=False)
 
 
 def _row(place_rows: Frame, control_rows: Frame | None, by_length: float) -> dict[str, Any]:

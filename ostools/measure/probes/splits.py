@@ -11,7 +11,6 @@ A task that draws nothing has one sequence a length: its groups are the lengths,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,29 +39,26 @@ def splits(lengths: Int[np.ndarray, " prompt"], groups: Int[np.ndarray, " prompt
 
     Raises `InputError` for too few groups or lengths.
     """
-    _require_enough(len(np.unique(groups)), len(np.unique(lengths)), is_random)
     distinct_lengths, rank = np.unique(lengths, return_inverse=True)
-    sequence = np.unique(groups, return_inverse=True)[1] % FOLDS
+    distinct_groups, group = np.unique(groups, return_inverse=True)
+    _require_enough(len(distinct_groups), len(distinct_lengths), is_random)
     inner = (rank > 0) & (rank < len(distinct_lengths) - 1)
     upper = rank >= len(distinct_lengths) - max(1, len(distinct_lengths) // FOLDS)
-    return [
-        Split(test, np.flatnonzero(train), np.flatnonzero(held_out))
-        for test, train, held_out in _masks(rank, inner, upper, sequence, is_random)
-        if train.any() and held_out.any()
-    ]
-
-
-def _masks(
-    rank: np.ndarray, inner: np.ndarray, upper: np.ndarray, sequence: np.ndarray, is_random: bool
-) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    masks: list[tuple[str, np.ndarray, np.ndarray]] = []
     for fold in range(FOLDS):
-        in_fold, out_of_fold = (sequence == fold, sequence != fold) if is_random else (np.full(len(rank), True),) * 2
+        everywhere = np.full(len(rank), True)
+        in_fold, out_of_fold = (group % FOLDS == fold, group % FOLDS != fold) if is_random else (everywhere, everywhere)
         left_out = inner & (rank % FOLDS == fold)
         if is_random:
-            yield SAME, out_of_fold, in_fold
-        yield BETWEEN, out_of_fold & ~left_out, in_fold & left_out
+            masks.append((SAME, out_of_fold, in_fold))
+        masks.append((BETWEEN, out_of_fold & ~left_out, in_fold & left_out))
         if is_random or fold == 0:
-            yield BEYOND, out_of_fold & ~upper, in_fold & upper
+            masks.append((BEYOND, out_of_fold & ~upper, in_fold & upper))
+    return [
+        Split(test, np.flatnonzero(train), np.flatnonzero(held_out))
+        for test, train, held_out in masks
+        if train.any() and held_out.any()
+    ]
 
 
 def _require_enough(groups: int, lengths: int, is_random: bool) -> None:

@@ -150,8 +150,13 @@ def _long(result: Sensitivity | Bounds, norms: Sequence[str] = ("frobenius",)) -
         rows = frame.rename(columns={"variant": "source"})[[*name_columns, "source", "norm", "last", "value"]]
         return rows.assign(layer=0, lower=rows["value"], upper=rows["value"])
     rows = frame.rename(columns={"linearisation": "source"}).assign(last=int(frame["position"].max()))
+    return by_norm(rows, [*name_columns, "source", "layer", "last"], norms)
+
+
+def by_norm(rows: Frame, columns: Sequence[str], norms: Sequence[str] = ("operator", "frobenius")) -> Frame:
+    """Rows of a sensitivity norm by norm: these columns, and norm, value, lower, upper."""
     tables = [
-        rows[[*name_columns, "source", "layer", "last"]].assign(
+        rows[list(columns)].assign(
             norm=norm, value=rows[f"{norm}_norm"], lower=rows[f"{norm}_lower"], upper=rows[f"{norm}_upper"]
         )
         for norm in norms

@@ -1,4 +1,4 @@
-"""Contributions: parts of a logit that add up, each by an independent route, and what they are ranked against."""
+"""Contributions: parts of a logit that add up, each by an independent route."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import spearmanr
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
@@ -90,23 +89,6 @@ def test_a_token_that_nothing_sees_contributes_nothing_and_can_go() -> None:
     with hooks.replace_pattern(model, uniform):
         removed = parts_of(model, [*IDS[:hidden], *IDS[hidden + 1 :]])
     assert np.delete(masked, hidden) == pytest.approx(removed, rel=1e-10)
-
-
-@pytest.mark.slow
-def test_ranks_against_measured_norms() -> None:
-    model = tiny_model("llama", seed=3, dtype=torch.float64)
-    prompt = Prompt.from_ids(model, IDS)
-    found, measured = ost.attribution(model, prompt, logit=17), ost.sensitivity(model, prompt)
-    table = found.against(measured)
-    assert table["linearisation"].tolist() == ["full", "full", "frozen", "frozen"]
-    rows: Any = measured.frame[measured.frame["linearisation"] == "frozen"]
-    expected = spearmanr(np.abs(parts_of(model)[:-1]), rows["operator_norm"])
-    assert table["spearman"].iloc[2] == pytest.approx(float(np.asarray(expected)[0]), rel=1e-12)
-    other = ost.sensitivity(model, Prompt.from_ids(model, IDS[::-1]))
-    with pytest.raises(InputError, match="the profile and the parts are of different prompts"):
-        found.against(other)
-    with pytest.raises(InputError, match="expected norms at the embeddings"):
-        found.against(ost.sensitivity(model, prompt, layers=[1]))
 
 
 def test_wrong_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,7 +220,7 @@ def test_mlp_jacobian_and_its_norms(family: Family) -> None:
     for block, exact in zip(case.read(), case.blocks, strict=True):
         weights = block.weights
         parts = (weights.down, weights.gate, weights.up, block.p, block.q)
-        scale = block.norm2_scale * block.post_norm2_scale
+        scale = block.norm2.scale * block.post_norm2.scale
         close(operators.mlp_jacobian(*parts) / scale[:, None, None], exact.mlp)
         norms = torch.linalg.matrix_norm(exact.mlp, ord=2)
         assert BlockView(block, "svd").mlp_norms.tolist() == pytest.approx(norms.tolist(), rel=1e-7)
@@ -232,7 +232,7 @@ def test_attention_moves_by_the_folded_heads(family: Family) -> None:
     case = held(family, 3)
     for block, exact in zip(case.read(), case.blocks, strict=True):
         heads = block.weights.left_factor @ block.weights.right
-        scales = block.post_norm1_scale[:, None] * block.norm1_scale
+        scales = block.post_norm1.scale[:, None] * block.norm1.scale
         close(torch.einsum("hqk,hde->qkde", block.pattern, heads) / scales[:, :, None, None], exact.update)
         view = BlockView(block, "svd")
         close(view.weighted / scales, exact.edges)

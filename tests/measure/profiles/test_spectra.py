@@ -59,7 +59,7 @@ def test_every_head_and_the_mean_against_dense_eigenvalues(family: Family) -> No
                 assert value(found, layer, head, "first_mass_mean", name) == pytest.approx(
                     matrix[:, 0].mean(), abs=1e-7
                 )
-    assert len(found.frame) == int(model.cfg.n_layers) * (int(model.cfg.n_heads) + 1) * 2 * 6
+    assert len(found.frame) == int(model.cfg.n_layers) * (int(model.cfg.n_heads) + 1) * 2 * 5
 
 
 @pytest.mark.parametrize("family", ["gemma", "gemma2"])
