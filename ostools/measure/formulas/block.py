@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ import hooks
 from hooks import Norm, StripAttention
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.heads import Heads, read_heads, require_close
-from ostools.measure.formulas.scores import RemadeStrips, Scores, ScoresCheck, Strip, read_scores, slopes, whole_strips
+from ostools.measure.formulas.scores import RemadeStrips, ScoresCheck, Strip, slopes, whole_strips
 from ostools.measure.formulas.weights import BlockWeights, Layout, activation, layout
 
 SITES = (
@@ -165,15 +165,21 @@ class Block:
         """The pattern of the queries `rows` in strips, counted from the first of them; `live`: with the scores' answer."""
         if self.attention is not None:
             return self._remade(rows, live)
-        return whole_strips(self.pattern[:, rows], self.scores.slope[:, rows] if live else None)
+        return whole_strips(self.pattern[:, rows], self.slope[:, rows] if live else None)
 
     def _remade(self, rows: slice, live: bool) -> RemadeStrips:
         read = self._first_read
         assert read.attention is not None
         assert read.size is not None
         # Of the block the strips keep only this, so that its sites can go.
-        slopes = partial(_slopes_at, self.model, self.layer, self.heads, self.scaled) if live else None
-        return RemadeStrips(read.attention, rows, read.size, self.dtype, slopes)
+        model, layer, scaled, heads = self.model, self.layer, self.scaled, self.heads if live else None
+
+        def slopes_of(queries: slice, scores: Tensor, check: ScoresCheck | None) -> Tensor:
+            assert heads is not None
+            query, key = heads.query[:, queries], heads.key[:, : scores.shape[-1]]
+            return slopes(model, layer, query, key, scores, scaled, check)
+
+        return RemadeStrips(read.attention, rows, read.size, self.dtype, slopes_of if live else None)
 
     @cached_property
     def heads(self) -> Heads:
@@ -182,10 +188,17 @@ class Block:
         return read_heads(self.layer, self._norms, self.weights, computed, self._normalised, self.value)
 
     @cached_property
-    def scores(self) -> Scores:
-        """Scores for the real derivative; raises `InputError` where the pattern is not the softmax of the scores."""
-        sites = {"pattern": self.raw_pattern, "scores": self._live["scores"]}
-        return read_scores(self.model, self.layer, self.heads, sites, self.scaled, self._first_read.bias)
+    def slope(self) -> Float[Tensor, "head query key"]:
+        """d score_ij / d (q_i . k_j), with scores and pattern checked against the model's own.
+
+        Raises `InputError` where the pattern is not the softmax of the scores (a replaced pattern, ablated edges).
+        """
+        check, scores, heads = ScoresCheck(self.layer), self._live["scores"], self.heads
+        bias = self._first_read.bias
+        slope = slopes(self.model, self.layer, heads.query, heads.key, scores, self.scaled, check, bias)
+        check.see_pattern(scores, self.raw_pattern, self.dtype)
+        check.require()
+        return slope
 
     @cached_property
     def _live(self) -> Mapping[str, Tensor]:
@@ -286,17 +299,3 @@ class Block:
             return AppliedNorm(None, torch.ones_like(stream[:, 0]), torch.zeros_like(stream))
         scale, x = self._site(scale_site)[:, 0], norm.centre(self._site(site))
         return AppliedNorm(norm, scale, x / (scale[:, None] * x.shape[-1] ** 0.5))
-
-
-def _slopes_at(
-    model: TransformerBridge,
-    layer: int,
-    heads: Heads,
-    scaled: bool,
-    queries: slice,
-    scores: Float[Tensor, "head query key"],
-    check: ScoresCheck | None,
-) -> Float[Tensor, "head query key"]:
-    """`slopes` of some queries and every key up to the last of them."""
-    query, key = heads.query[:, queries], heads.key[:, : scores.shape[-1]]
-    return slopes(model, layer, query, key, scores, scaled, check)

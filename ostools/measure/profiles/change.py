@@ -58,7 +58,13 @@ def change(first: Sensitivity | Bounds, second: Sensitivity | Bounds, correspond
     """Join the two, row by row. Raises `InputError` for another position= or logit=, a row without its partner, and other
     tokens; where `corresponding`, for two prompts of which no token corresponds.
     """
-    _require_same_question(first, second)
+    for name in ("position", "logit"):
+        values = [result.provenance.parameters.get(name) for result in (first, second)]
+        if values[0] != values[1]:
+            raise InputError(
+                f"compare: expected two results of the same {name}=, found {values[0]!r} and {values[1]!r}: they are not the "
+                "same quantity"
+            )
     if not corresponding:
         _require_same_tokens(first, second)
     norms = ("operator", "frobenius")
@@ -83,16 +89,6 @@ def change(first: Sensitivity | Bounds, second: Sensitivity | Bounds, correspond
     frame = _ratios(joined, _floor(first))
     summary = [_summarise(dict(zip(names, key, strict=True)), rows) for key, rows in frame.groupby(names, sort=False)]
     return Change(frame, _provenance(first.provenance, second.provenance), pd.DataFrame(summary))
-
-
-def _require_same_question(first: Result, second: Result) -> None:
-    for name in ("position", "logit"):
-        values = [result.provenance.parameters.get(name) for result in (first, second)]
-        if values[0] != values[1]:
-            raise InputError(
-                f"compare: expected two results of the same {name}=, found {values[0]!r} and {values[1]!r}: they are not the "
-                "same quantity"
-            )
 
 
 def _require_same_tokens(first: Result, second: Result) -> None:

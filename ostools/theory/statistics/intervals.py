@@ -25,6 +25,11 @@ from torch import Tensor
 from ostools.ground.errors import InputError
 
 
+def _require_level(caller: str, level: float) -> None:
+    if not 0 < level < 1:
+        raise InputError(f"{caller}: expected a level between 0 and 1, found {level}; for example 0.95")
+
+
 class IntervalEnds(NamedTuple):
     """The ends of an interval of a probability, or of a correlation."""
 
@@ -53,8 +58,7 @@ def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> 
         raise InputError(f"wilson: expected at least one trial, found {trials}")
     if not 0 <= successes <= trials:
         raise InputError(f"wilson: expected successes from 0 to the {trials} trials, found {successes}")
-    if not 0 < level < 1:
-        raise InputError(f"wilson: expected a level between 0 and 1, found {level}; for example 0.95")
+    _require_level("wilson", level)
     from statsmodels.stats.proportion import proportion_confint  # half a second, for this line alone
 
     ends: Any = proportion_confint(successes, trials, alpha=1 - level, method="wilson")
@@ -75,8 +79,7 @@ def spearman_interval(correlation: float, pairs: int, level: float = 0.95) -> In
     Source: Bonett and Wright, Sample size requirements for estimating Pearson, Kendall and Spearman correlations (2000),
     Psychometrika 65.
     """
-    if not 0 < level < 1:
-        raise InputError(f"spearman: expected a level between 0 and 1, found {level}")
+    _require_level("spearman", level)
     if pairs < 4 or math.isnan(correlation):
         return IntervalEnds(math.nan, math.nan)
     if abs(correlation) >= 1:
@@ -98,8 +101,7 @@ def fewest_at(level: float) -> int:
     bootstrap interval of their mean leaves 0 out: with 2^(1 - n) > 1 - level it would claim more than there is to be known. It
     is also the least p-value that `sign_flip` can have.
     """
-    if not 0 < level < 1:
-        raise InputError(f"bootstrap: expected a level between 0 and 1, found {level}; for example 0.95")
+    _require_level("bootstrap", level)
     # Within rounding: 1 - 0.9375 is 1/16 in floats, 1 - 0.99 a little more than 1/100.
     return max(FEWEST, math.ceil(1 - math.log2(1 - level) - 1e-9))
 
@@ -129,8 +131,9 @@ def expanded(level: float, n: int) -> float:
     Student's should. So its z is put at t_{n-1} sqrt(n / (n - 1)), which for a normal's mean makes both good.
     Source: Hesterberg, What teachers should know about the bootstrap (2015), The American Statistician 69, "expanded".
     """
-    if not 0 < level < 1 or n < 2:
-        raise InputError(f"bootstrap: expected a level between 0 and 1 and two samples, found {level} and {n}")
+    _require_level("bootstrap", level)
+    if n < 2:
+        raise InputError(f"bootstrap: expected at least two samples, found {n}")
     z = stdtrit(n - 1, (1 + level) / 2) * math.sqrt(n / (n - 1))
     return float(1 - 2 * ndtr(-z))
 
@@ -158,8 +161,7 @@ def bootstrap_mean(
     n = len(samples)
     if n < FEWEST:
         raise InputError(f"bootstrap: expected at least {FEWEST} samples, found {n}: so few show no spread of a mean")
-    if not 0 < level < 1:
-        raise InputError(f"bootstrap: expected a level between 0 and 1, found {level}; for example 0.95")
+    _require_level("bootstrap", level)
     if not bool(torch.isfinite(samples).all()):
         raise InputError("bootstrap: expected finite samples, found NaN or infinity among them")
     generator = torch.Generator().manual_seed(seed)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
 from ostools.measure.jacobian import certificate as certificate_module
 from ostools.measure.jacobian import linear, memory
@@ -71,21 +70,6 @@ def test_both_routes_give_the_same_norms_and_say_which_they_were(family: Family)
     assert operator(generic) == pytest.approx(operator(fast), rel=1e-9)
     assert {run["route"] for run in runs(fast).values()} == {"analytic"}
     assert {run["route"] for run in runs(generic).values()} == {"autograd"}
-
-
-def test_every_layer_out_of_one_set_of_passes() -> None:
-    """Layer 0 is the embedding; at layer L only the last token is left, with the final norm's own Jacobian."""
-    model = tiny_model("gemma2", seed=3, dtype=torch.float64)
-    every: Any = ost.sensitivity(model, prompt_of(model), linearisations=["frozen"], layers="all").frame
-    first = ost.sensitivity(model, prompt_of(model), linearisations=["frozen"])
-    assert sorted(set(every["layer"])) == [0, 1, 2]
-    assert every.loc[every["layer"] == 0, "operator_norm"].to_numpy() == pytest.approx(operator(first), rel=1e-12)
-    with true_arithmetic(model), hooks.capture(model, "final_norm_scale") as record:
-        model(torch.tensor([IDS]))
-    last = every[every["layer"] == 2]
-    assert (last["operator_norm"].to_numpy()[:-1] == 0).all()
-    gain = hooks.norms(model)["ln_final"].gain.abs().max()
-    assert last["operator_norm"].iloc[-1] == pytest.approx(float(gain / record["final_norm_scale"][0, -1]), rel=1e-12)
 
 
 @pytest.mark.parametrize(
