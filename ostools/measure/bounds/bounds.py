@@ -286,8 +286,8 @@ def bounds_bytes(shape: Shape, pos: int, variants: Sequence[str]) -> int:
     folded = reading + 2 * _ELEMENT * shape.block_parameters + kept_weights(shape, _ELEMENT) + terms
     for window in filter(None, map(window_of, variants)):
         # The blocks of one group, and what one token's cotangents go through: a d x d matrix a position each.
-        held = min(window, shape.n_layers)
-        folded += held * shape.n_heads * square + (held + 8) * pos * d_squared
+        blocks = min(window, shape.n_layers)
+        folded += blocks * shape.n_heads * square + (blocks + 8) * pos * d_squared
     if all(variant_named(name).kind == "certified" for name in variants):
         return folded
     # One after the other: the larger of the two.

@@ -68,8 +68,8 @@ class Hops(
         """Medians over the tokens before the last that reach it, by hops: share, and relative size ||J^(h)|| / ||J||."""
         frame = self.reached
         frame = frame[frame["position"] < frame["position"].max()]
-        whole = frame[frame["hops"] == ALL].set_index("position")["frobenius_norm"]
-        frame = frame.assign(relative_size=frame["frobenius_norm"] / frame["position"].map(whole))
+        size = frame[frame["hops"] == ALL].set_index("position")["frobenius_norm"]
+        frame = frame.assign(relative_size=frame["frobenius_norm"] / frame["position"].map(size))
         return frame.groupby("hops", sort=False)[["share", "relative_size"]].median().reset_index()
 
     @property
@@ -77,8 +77,8 @@ class Hops(
         """Sum of the sizes of each token's parts over the size of their sum: 1 where nothing cancels."""
         frame = self.reached
         parts = frame[frame["hops"] != ALL].groupby("position")["frobenius_norm"].sum()
-        whole = frame[frame["hops"] == ALL].set_index("position")
-        return whole[["token"]].assign(cancellation=parts / whole["frobenius_norm"]).reset_index()
+        sums = frame[frame["hops"] == ALL].set_index("position")
+        return sums[["token"]].assign(cancellation=parts / sums["frobenius_norm"]).reset_index()
 
 
 @measurement(
@@ -141,8 +141,8 @@ def hops_memory(model: Unloaded, pos: int, *, most: int = 3, cotangents: int = 1
     track = cotangents * pos * shape.d_model
     widths = 8 * shape.d_model + 2 * shape.d_mlp + 4 * shape.n_heads * shape.d_head
     products = max(ROWS, most + 2) * pos * widths * shape.element
-    held = (most + 2) * track * shape.element + products + 6 * track * 8
-    return held + sensitivity_memory(model, pos, linearisations="frozen", method="sketch")
+    tracks = (most + 2) * track * shape.element + products + 6 * track * 8
+    return tracks + sensitivity_memory(model, pos, linearisations="frozen", method="sketch")
 
 
 def _against_autograd(
@@ -163,19 +163,19 @@ def _against_autograd(
 
 def _table(tokens: Prompt, tracks: Float[Tensor, "track row pos d_model"]) -> pd.DataFrame:
     """The tracks' norms and shares, a row for each token and part."""
-    whole = tracks[-1].double()
-    size, rest, tables = whole.square().sum((0, -1)), whole.clone(), []
+    total = tracks[-1].double()
+    size, remainder, tables = total.square().sum((0, -1)), total.clone(), []
     for name in (*map(str, range(len(tracks) - 1)), MORE, ALL):
-        part = {MORE: rest, ALL: whole}.get(name)
+        part = {MORE: remainder, ALL: total}.get(name)
         if part is None:
             part = tracks[int(name)].double()
-            rest -= part
+            remainder -= part
         interval = Sketch.of(part).trace_interval(_LEVEL)
         norms = {
             "frobenius_norm": interval.value.sqrt(),
             "frobenius_lower": interval.lower.sqrt(),
             "frobenius_upper": interval.upper.sqrt(),
-            "share": (part * whole).sum((0, -1)) / size,
+            "share": (part * total).sum((0, -1)) / size,
         }
         columns = {column: values.cpu().numpy() for column, values in norms.items()}
         tables.append(token_columns(tokens).assign(hops=name, **columns))

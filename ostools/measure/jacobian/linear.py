@@ -225,8 +225,8 @@ class LinearAttention:
         """alpha_ii of every query."""
         parts = []
         for strip in self.strips:
-            own = torch.arange(strip.queries.start, strip.queries.stop) + (self.rows.start or 0) - strip.keys.start
+            column = torch.arange(strip.queries.start, strip.queries.stop) + (self.rows.start or 0) - strip.keys.start
             keys = strip.pattern.shape[-1]
-            weights = strip.pattern[:, torch.arange(len(own)), own.clamp(0, keys - 1)]
-            parts.append(weights * ((own >= 0) & (own < keys)).to(weights))
+            weights = strip.pattern[:, torch.arange(len(column)), column.clamp(0, keys - 1)]
+            parts.append(weights * ((column >= 0) & (column < keys)).to(weights))
         return torch.cat(parts, dim=-1)

@@ -170,10 +170,10 @@ class Linearised:
         at_rows = carried[attention.rows].flatten(1, 2)
         by_mlp = at_rows + mlp.pull(at_rows)
         x = at_rows if self._parallel else by_mlp
-        moved, own = attention.pull(x), attention.pull_own(x)
-        moved[attention.rows] -= own
-        moved, stays = moved.view(carried.shape), (by_mlp + own).view(-1, *carried.shape[1:])
-        carried[:, 1:-1], carried[:, -1], carried[:, 0] = moved[:, :-2], moved[:, -1], 0.0
+        hops, at_itself = attention.pull(x), attention.pull_own(x)
+        hops[attention.rows] -= at_itself
+        hops, stays = hops.view(carried.shape), (by_mlp + at_itself).view(-1, *carried.shape[1:])
+        carried[:, 1:-1], carried[:, -1], carried[:, 0] = hops[:, :-2], hops[:, -1], 0.0
         carried[attention.rows] += stays
 
     def _carry(self, maps: Maps, gradient: AtPlaces, rows: slice) -> None:

@@ -196,18 +196,18 @@ def _of_each(
     work, prompts, results = full_precision(model, "sensitivity"), mitigated.prompts, []
     with torch.inference_mode(False), mitigated.acting(work), true_arithmetic(work):
         require_unfrozen(work, "sensitivity")
-        read_prompts = [whole if position is None else up_to_position(work, whole, position) for whole in prompts]
+        read_prompts = [tokens if position is None else up_to_position(work, tokens, position) for tokens in prompts]
         if logit is not None:
             output = _output(work, logit, options, read_prompts)
             options = replace(options, logit=output.row)
             provenance = _with(provenance, logit=output.tokens, logit_ids=output.ids, logit_norm=output.norm)
-        for index, (whole, read) in enumerate(zip(prompts, read_prompts, strict=True)):
+        for index, (tokens, read) in enumerate(zip(prompts, read_prompts, strict=True)):
             with prompt_named(prompts, index):
                 norms = measured(work, read, options, part_of(progress, index, index + 1, len(prompts), units=100))
             runs = {name: linearisation.account for name, linearisation in norms.items()}
             place = {} if position is None else {"position": len(read.ids) - 1}
             where = _with(
-                replace(provenance, token_ids=tuple(whole.ids.tolist())), **place, **read.provenance, runs=runs
+                replace(provenance, token_ids=tuple(tokens.ids.tolist())), **place, **read.provenance, runs=runs
             )
             results.append(Sensitivity(_table(read, norms, options.layers), where))
     return results

@@ -138,7 +138,7 @@ def probe(
     if random_weights:
         untrained = replace(probe_task, model=untrained_model(model, seed=0))
         probed.append((untrained, ("none",), {"control": "random weights"}))
-    steps = [(*each, precision) for each in probed for precision in precisions]
+    steps = [(*arm, precision) for arm in probed for precision in precisions]
     for step, (weights, controls, columns, precision) in enumerate(steps):
         step_progress = part_of(progress, step, step + 1, len(steps), units=100)
         places = in_layers(weights.captured(precision, step_progress), layer_indices)

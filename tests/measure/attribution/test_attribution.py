@@ -16,7 +16,7 @@ from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
-from tests.families import EXPERTS, OTHERS, SLOW
+from tests.families import EXPERTS, OTHERS
 from tests.sets import quick
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 71]
@@ -27,7 +27,7 @@ def parts_of(model: TransformerBridge, ids: list[int] = IDS, logit: int | str | 
     return ost.attribution(model, Prompt.from_ids(model, ids), logit=logit).frame["contribution"].to_numpy()
 
 
-@pytest.mark.parametrize("family", quick(DESCRIBED, *(family for family in DESCRIBED if family not in SLOW)))
+@pytest.mark.parametrize("family", quick(DESCRIBED, "gemma2", "gpt2", "phi", "granite", "olmo2"))
 def test_the_parts_are_the_logit(family: str) -> None:
     """Of every family, biases, soft-caps and all: the sum is what the model's own pass gives."""
     model = tiny_model(family, seed=3, dtype=torch.float64)

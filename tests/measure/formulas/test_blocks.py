@@ -27,11 +27,12 @@ from ostools.theory import path_sum as operators
 from tests.checkpoints import make_model, tiny_model
 from tests.oracle.decoder import decoder
 from tests.oracle.measures import at_each, omegas
+from tests.sets import quick
 
 IDS = [2, 40, 50, 60, 60, 61, 70]
 N = len(IDS)
 
-every_family = pytest.mark.parametrize("family", ["gemma", "gemma2", "gemma3", "llama"])
+every_family = pytest.mark.parametrize("family", quick(["gemma", "gemma2", "gemma3", "llama"], "gemma2", "llama"))
 shallow_and_deep = pytest.mark.parametrize("layers", [1, 3])
 
 

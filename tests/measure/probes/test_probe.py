@@ -20,6 +20,7 @@ from ostools.results import frame_of
 from ostools.tasks import AppendixTask, task
 from ostools.tasks.counting import COUNTING
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
+from tests.sets import quick
 
 
 @pytest.mark.parametrize("name", COUNTING)
@@ -57,7 +58,7 @@ def test_prompts_that_are_the_same_are_one(embedded) -> None:
     assert len(prompts) == len({one.ids for one in prompts}) == 6  # 1, 0, 11, 10, 01, 00
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma2", "gpt2"))
 def test_every_place_is_the_models_own(family: str) -> None:
     model = tiny_model(family)
     prompts = prefilled_prompts(model, task("count-ones-bernoulli:tidy=true"), [1, 3], range(2))

@@ -16,6 +16,7 @@ from ostools.ground.errors import InputError
 from ostools.measure import Sensitivity, Spectra
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.sets import quick
 
 IDS = [2, 40, 50, 60, 60, 61, 70, 80, 81, 90]
 TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24}
@@ -39,7 +40,7 @@ def dense_moduli(matrix: np.ndarray) -> np.ndarray:
     return np.sort(np.abs(np.linalg.eigvals(matrix)))[::-1]
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma2"))
 def test_every_head_and_the_mean_against_dense_eigenvalues(family: Family) -> None:
     model = tiny_model(family, scale=2.0, **TINY)
     prompt = Prompt.from_ids(model, IDS)
