@@ -135,7 +135,6 @@ def linear_range(
 
 
 def _moves(model: TransformerBridge, tokens: Prompt, draws: int, seed: int) -> list[tuple[int, int]]:
-    """The place and the other token of each move."""
     kinds, ids = Kinds.of(model), tokens.ids.tolist()
     moves = [
         (place, target) for place, token in enumerate(ids) for target in kinds.replacements(token, draws, (seed, place))

@@ -177,7 +177,6 @@ class Linearised:
         carried[attention.rows] += stays
 
     def _carry(self, maps: Maps, gradient: AtPlaces, rows: slice) -> None:
-        """Carry some rows through one block, in place."""
         mlp, attention = maps
         part_gradient = gradient[attention.rows, rows].contiguous()
         by_mlp = part_gradient + mlp.pull(part_gradient)

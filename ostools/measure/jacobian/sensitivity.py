@@ -1,9 +1,5 @@
-"""Measured sensitivity: the Jacobian of the last token with respect to every other, exact or estimated.
-
-Purpose: J_i = d y_n / d v_i^(l), a d_model x d_model matrix for every token i, its operator norm (the one that Theorem 5.1
-bounds) and its Frobenius norm, in up to five linearisations, at the embeddings (l = 0) or at every layer. Cost, exact:
-d_model backward passes over the prompt, whatever its length and however many layers, and n d_model^2 numbers a layer; a
-sketch: 8 passes in one batch, whatever d_model.
+"""Measured sensitivity: J_i = d y_n / d v_i^(l), a d_model x d_model matrix for every token i, by its operator norm (the one
+that Theorem 5.1 bounds) and its Frobenius norm, exact or estimated. Cost: `norms`.
 """
 
 from __future__ import annotations

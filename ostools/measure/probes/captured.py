@@ -23,6 +23,8 @@ from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import true_arithmetic
 
 EMBEDDING, MIDDLE, RESIDUAL, FINAL, LOGITS = "embedding", "residual_mid", "residual", "y", "logits"
+SUBLAYERS = {MIDDLE: "attention", RESIDUAL: "mlp", FINAL: "final norm"}
+"""Sublayer that wrote to the stream last, by site."""
 _SITES = {"embedding": EMBEDDING, "residual_mid": MIDDLE, "residual_post": RESIDUAL, "final_norm": FINAL}
 
 
@@ -35,13 +37,6 @@ class Place:
     depth: int
     site: str
     layer: int
-
-    @property
-    def sublayer(self) -> str:
-        """Sublayer that wrote to the stream last."""
-        return {EMBEDDING: "embedding", MIDDLE: "attention", RESIDUAL: "mlp", FINAL: "final norm"}.get(
-            self.site, "unembedding"
-        )
 
 
 Captured = Mapping[Place, Float[Tensor, "prompt _"]]
@@ -78,7 +73,6 @@ def captured(
 def _last(
     model: TransformerBridge, ids: Int[Tensor, "batch pos"], sites: Sequence[str]
 ) -> Iterator[tuple[Place, Float[Tensor, "batch _"]]]:
-    """One batch."""
     last = int(model.cfg.n_layers)
     with (
         torch.no_grad(),

@@ -244,7 +244,6 @@ def arm(
 
 
 def _answer_rows(probe_task: ProbeTask, name: str, progress: Progress | None) -> pd.DataFrame:
-    """Rows of the model's answers to every prompt in one precision."""
     prompts, mitigation = probe_task.prompts, probe_task.mitigation
     with running(probe_task.model, prompts, Precision.of_name(name), mitigation) as prepared:
         answer_list = prefilled_answers(prepared, prompts, progress)
@@ -281,7 +280,6 @@ def _pairs(frame: Frame) -> Frame:
 
 
 def _rows(answer_rows: Frame, probes: Decodability, pairs: Frame) -> Iterator[dict[str, Any]]:
-    """A row per dtype and length."""
     for dtype, dtype_rows in answer_rows.groupby("dtype", sort=False):
         best, tested = best_probe(probes, str(dtype))
         as_good = untrained_as_good(probes, best)

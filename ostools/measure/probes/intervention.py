@@ -141,7 +141,6 @@ def probe_intervention(
 def _rows(
     probe_task: ProbeTask, precision: Precision, tokens: dict[int, int], progress: Progress | None
 ) -> list[dict[str, Any]]:
-    """Every place and direction in one precision."""
     numbers = np.array([int(prompt.task_prompt.key) for prompt in probe_task.prompts])
     groups = np.array([prompt.group for prompt in probe_task.prompts])
     representations = probe_task.captured(precision)

@@ -39,12 +39,9 @@ class Probe:
     classes: Int[np.ndarray, " score"] | None
     penalty: float
 
-    def scores(self, rows: Rows) -> Float[np.ndarray, "prompt score"]:
-        return (rows - self.mean) @ self.weights.T + self.offset
-
     def predict(self, rows: Rows) -> Float[np.ndarray, " prompt"]:
         """Predict the number, not rounded; or the class."""
-        scores = self.scores(rows)
+        scores = (rows - self.mean) @ self.weights.T + self.offset
         return scores[:, 0] if self.classes is None else self.classes[scores.argmax(1)].astype(float)
 
 

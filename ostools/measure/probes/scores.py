@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 
-from ostools.measure.probes.captured import LOGITS, Captured, Place
+from ostools.measure.probes.captured import LOGITS, SUBLAYERS, Captured, Place
 from ostools.measure.probes.ridge import fitted
 from ostools.measure.probes.splits import Split, splits
 from ostools.results import Frame
@@ -175,7 +175,7 @@ def _step(before: Frame, after: Frame) -> dict[str, Any]:
     low, high = interval_of(pd.Series(difference), after["group"].reset_index(drop=True), trained, -1.0)
     block = int(after_row["layer"]) - (after_row["site"] == "residual")
     return {
-        "sublayer": Place(0, str(after_row["site"]), 0).sublayer,
+        "sublayer": SUBLAYERS[str(after_row["site"])],
         "block": block if after_row["site"] != "y" else pd.NA,
         "before": float(before["right"].mean()),
         "behind": float(after["right"].mean()),

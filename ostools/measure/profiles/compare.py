@@ -114,7 +114,6 @@ def _beside_attention(measured: Sensitivity, attention: Attention) -> Comparison
 
 
 def _comparison(measured: Sensitivity, paths: Bounds) -> Comparison:
-    """Join path sums with the measured norms that they stand beside."""
     require_same_run("compare", measured.provenance, paths.provenance, "the path sum", whole_output=False)
     profile = _long(measured)
     rounding = ROUNDING.get(str(measured.provenance.model["dtype"]), ROUNDING["float32"])

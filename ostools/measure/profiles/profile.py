@@ -141,7 +141,6 @@ def _with_shares(group: Any, frozen: np.ndarray) -> Any:
 
 
 def _over(value: np.ndarray, frozen: np.ndarray) -> np.ndarray:
-    """value / frozen, 1 where both are exactly zero."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where((value == 0) & (frozen == 0), 1.0, value / frozen)
 

@@ -60,7 +60,6 @@ class Law:
     bic: float
 
     def __call__(self, lengths: Sequence[float] | Numbers) -> Numbers:
-        """The law's values at `lengths`."""
         x = _SCALES[self.name.split()[0]](np.asarray(lengths, dtype=float))
         return np.exp(self.log_amplitude - self.rate * x) + self.level
 
