@@ -205,37 +205,16 @@ def arm(
 ) -> tuple[pd.DataFrame, pd.DataFrame, Decodability]:
     """Measure one mitigation, or none, in the dtypes of these names: rows of `FailureStage`, a row a prompt, and the probes."""
     part_progress = partial(part_of, progress, shares=4, units=100)
-    described = probe_task.described
-    lengths, seeds = described["lengths"], described["seeds"]
-    probes = probe(
-        probe_task.model,
-        probe_task.form,
-        lengths=lengths,
-        dtypes=names,
-        seeds=seeds,
-        target=probe_task.target,
-        mitigation=probe_task.mitigation,
-        chat=chat,
-        random_weights=random_weights,
-        progress=part_progress(0, 2),
-    )
-    steps = range(len(names))
-    step_progress = (part_of(part_progress(2, 3), step, step + 1, len(names), units=100) for step in steps)
-    answer_rows = pd.concat(
-        [_answer_rows(probe_task, name, part) for name, part in zip(names, step_progress, strict=True)],
-        ignore_index=True,
-    )
-    pairs = PrefilledPairs(probe_task.model, probe_task.form, probe_task.mitigation, chat)
-    curve = collapse(
-        probe_task.model,
-        pairs,
-        lengths=lengths,
-        dtypes=names,
-        seeds=seeds[:PAIR_SEEDS],
-        mitigation=probe_task.mitigation,
-        chat=chat,
-        progress=part_progress(3, 4),
-    )
+    model, form, seeds = probe_task.model, probe_task.form, probe_task.described["seeds"]
+    common: dict[str, Any] = {"lengths": probe_task.described["lengths"], "dtypes": names, "chat": chat}
+    common["mitigation"] = probe_task.mitigation
+    options: dict[str, Any] = {"target": probe_task.target, "random_weights": random_weights}
+    probes = probe(model, form, **common, **options, seeds=seeds, progress=part_progress(0, 2))
+    answers_progress = partial(part_of, part_progress(2, 3), shares=len(names), units=100)
+    answer_tables = [_answer_rows(probe_task, name, answers_progress(k, k + 1)) for k, name in enumerate(names)]
+    answer_rows = pd.concat(answer_tables, ignore_index=True)
+    pairs = PrefilledPairs(model, form, probe_task.mitigation, chat)
+    curve = collapse(model, pairs, **common, seeds=seeds[:PAIR_SEEDS], progress=part_progress(3, 4))
     frame = pd.DataFrame(list(_rows(answer_rows, probes, _pairs(curve.frame))))
     status = answer_rows.groupby(["dtype", "length"])["status"].agg(lambda statuses: min(statuses, key=_STATUS.index))
     frame = frame.join(status, on=["dtype", "length"])
@@ -286,13 +265,10 @@ def _rows(answer_rows: Frame, probes: Decodability, pairs: Frame) -> Iterator[di
         joined = dtype_rows.merge(tested[["length", "seed", "right", "test"]], on=["length", "seed"], how="left")
         for length, prompts in joined.groupby("length"):
             pair = pairs.loc[(dtype, length)].to_dict()
-            place = {name: best[name] for name in ("site", "layer", "trained")}
-            yield (
-                {"dtype": dtype, "length": length}
-                | place
-                | pair
-                | _verdict(prompts, best, bool(pair["indistinguishable"]), as_good)
+            row = (
+                {"dtype": dtype, "length": length} | {name: best[name] for name in ("site", "layer", "trained")} | pair
             )
+            yield row | _verdict(prompts, best, bool(pair["indistinguishable"]), as_good)
 
 
 def best_probe(probes: Decodability, dtype: str) -> tuple[Row, Frame]:
@@ -335,15 +311,13 @@ def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str,
     row["test"] = str(tested["test"].iloc[0]) if len(tested) else UNTESTED
     if not len(tested):
         row |= {NOT_READ: np.nan, UNDECODABLE: np.nan, "decoded": np.nan}
-    mostly = len(tested) > 0 and right.mean() > 0.5
-    verdict_name = _verdict_name(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0)
-    row["verdict"], row["reason"] = verdict_name, ""
+    verdict_name, reason = _verdict_name(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0), ""
     if verdict_name == NOT_READ and as_good:
-        row |= {"verdict": UNDECIDED, "reason": as_good}
-    elif verdict_name == SAME_VECTOR and mostly:
+        verdict_name, reason = UNDECIDED, as_good
+    elif verdict_name == SAME_VECTOR and len(tested) and right.mean() > 0.5:
         reason = f"the pair is below the noise, but the probe is right on {right.mean():.0%} of the prompts"
-        row |= {"verdict": UNDECIDED, "reason": reason}
-    return row
+        verdict_name = UNDECIDED
+    return row | {"verdict": verdict_name, "reason": reason}
 
 
 def _verdict_name(shares: dict[str, Any], decodable: bool, hidden: bool, tested: bool) -> str:

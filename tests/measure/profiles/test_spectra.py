@@ -129,14 +129,14 @@ def test_rows_that_do_not_sum_to_1_are_refused_and_renormalised_ones_are_not() -
 def test_refusals() -> None:
     model = tiny_model("llama", **TINY)
     prompt = Prompt.from_ids(model, IDS)
-    with pytest.raises(InputError, match="at least two tokens"):
-        ost.spectra(model, Prompt.from_ids(model, [2]))
-    with pytest.raises(InputError, match="powers of at least 2, found 1"):
-        ost.spectra(model, prompt, powers=1)
     measured = ost.sensitivity(model, prompt, linearisations=["frozen"])
-    with pytest.raises(InputError, match="different prompts"):
-        ost.spectra(model, Prompt.from_ids(model, IDS[:-1]), measured=measured)
-    with pytest.raises(InputError, match="different models"):
-        ost.spectra(tiny_model("llama", seed=1, **TINY), prompt, measured=measured)
+    for asked, ids, options, words in (
+        (model, [2], {}, "at least two tokens"),
+        (model, IDS, {"powers": 1}, "powers of at least 2, found 1"),
+        (model, IDS[:-1], {"measured": measured}, "different prompts"),
+        (tiny_model("llama", seed=1, **TINY), IDS, {"measured": measured}, "different models"),
+    ):
+        with pytest.raises(InputError, match=words):
+            ost.spectra(asked, Prompt.from_ids(asked, ids), **options)
     with pytest.raises(InputError, match="different edits of the forward pass"), hooks.scale_scores(model, 0.5):
         ost.spectra(model, prompt, measured=measured)
