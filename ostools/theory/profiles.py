@@ -186,7 +186,7 @@ def binned(shares: Float[np.ndarray, "window pos"], bins: int) -> Float[np.ndarr
 
 
 def interval_of_mean(
-    means: Float[np.ndarray, "text bin"], *, seed: int = 0
+    means: Float[np.ndarray, "text bin"],
 ) -> tuple[Float[np.ndarray, " bin"], Float[np.ndarray, " bin"]]:
     """The 95% bootstrap interval of the mean over texts, of each bin; NaN for fewer than three texts, which show no spread.
 
@@ -194,7 +194,7 @@ def interval_of_mean(
     if len(means) < FEWEST:
         unknown = np.full(means.shape[1], np.nan)
         return unknown, unknown
-    interval = bootstrap_mean(torch.from_numpy(means), level=expanded(LEVEL, len(means)), seed=seed)
+    interval = bootstrap_mean(torch.from_numpy(means), level=expanded(LEVEL, len(means)))
     return interval.low.numpy(), interval.high.numpy()
 
 

@@ -59,11 +59,6 @@ class BlockView:
         return path_sum.weighted_pattern(self.block.raw_pattern, self.block.norm1.scale.new_full((heads,), 1.0 / heads))
 
     @cached_property
-    def scales(self) -> Float[Tensor, "query key"]:
-        """rp1_i r1_j."""
-        return self.block.post_norm1.scale[:, None] * self.block.norm1.scale
-
-    @cached_property
     def weighted(self) -> Float[Tensor, "query key"]:
         """sum_h omega_h alpha_ij^h."""
         omega = path_sum.head_norms(self.block.weights.left_factor, self.block.weights.right)
