@@ -41,8 +41,7 @@ from ostools.measure.probes.probe import (
     probes_bytes,
     seeds_asked,
 )
-from ostools.measure.probes.scores import DECODABLE, LENGTH
-from ostools.measure.probes.splits import BETWEEN, BEYOND, SAME
+from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, LENGTH, SAME
 from ostools.measure.swept import Cell, Rows, Swept
 from ostools.measure.unloaded import Unloaded
 from ostools.models.tokenizer_calls import decoded

@@ -27,8 +27,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import LongestPrompt, batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import Captured, captured
-from ostools.measure.probes.scores import LENGTH, Labelled, rows_of, said_by_probes, steps_of
-from ostools.measure.probes.splits import FEWEST_GROUPS
+from ostools.measure.probes.scores import FEWEST_GROUPS, LENGTH, Labelled, rows_of, said_by_probes, steps_of
 from ostools.measure.prompts import checked_layers
 from ostools.measure.swept import SEQUENCES, Cell, Swept, the_one
 from ostools.measure.unloaded import Unloaded
