@@ -94,12 +94,14 @@ def certify(
     expected, spread = token_parts.sum(0), float(token_parts.norm())
     size, agrees = float(expected.norm()), False
     difference, bar, error, rounding = expected, 0.0, 0.0, 0.0
+    # Size of W over that of y_n: a sum like w^T y may be far smaller than what is added; its rounding is not.
+    gain = 1.0 if outputs is None else float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
     slopes: dict[float, Float[Tensor, " d_out"]] = {}
     for steps in (_FIRST_STEPS[stream.dtype], _STEPS[stream.dtype]):
         new_steps = [step for step in steps if step not in slopes]
         perturbed = torch.cat([torch.stack([stream + step * field, stream - step * field]) for step in new_steps])
         perturbed_y = held_last_tokens(model, embedded, perturbed, linearisation, layer).double()
-        rounding = max(rounding, ROUNDING[stream.dtype] * float(perturbed_y.norm(dim=-1).max()) * _gain(outputs))
+        rounding = max(rounding, ROUNDING[stream.dtype] * float(perturbed_y.norm(dim=-1).max()) * gain)
         perturbed_y = perturbed_y if outputs is None else perturbed_y @ outputs.double().T
         pairs = zip(new_steps, perturbed_y[0::2], perturbed_y[1::2], strict=True)
         slopes |= {step: (up - down) / (2 * step) for step, up, down in pairs}
@@ -127,11 +129,6 @@ def _evened(parts: Float[Tensor, "pos d_out"]) -> Float[Tensor, " pos"]:
     positive_sizes = sizes[sizes > 0]
     median = positive_sizes.median() if len(positive_sizes) else sizes.new_ones(())
     return (median / sizes.clamp_min(1e-300)).clamp(_LEAST_SHARE, 1.0)
-
-
-def _gain(outputs: Float[Tensor, "out d_model"] | None) -> float:
-    """Size of W over that of y_n: a sum like w^T y may be far smaller than what is added; its rounding is not."""
-    return 1.0 if outputs is None else float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
 
 
 def _difference(

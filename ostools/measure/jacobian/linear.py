@@ -70,18 +70,6 @@ def mlp_core(block: Block, rows: slice) -> Float[Tensor, "pos d_model d_model"]:
     return mlp_jacobian(weights.bare_down, weights.bare_gate, weights.bare_up, block.p[rows], q)
 
 
-def _mlp_parts(block: Block, rows: slice, live_activation: bool) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """W_down; W_gate and W_up, or W_in alone; and the slope between each of these and W_down. Without a slope there is none."""
-    weights = block.weights
-    pairs = zip(
-        (weights.bare_gate, weights.bare_up),
-        (block.p, block.q) if live_activation else block.held_slopes,
-        strict=True,
-    )
-    present = [(weight, slope[rows, None]) for weight, slope in pairs if weight is not None and slope is not None]
-    return weights.bare_down, [weight for weight, _ in present], [slope for _, slope in present]
-
-
 class LinearMlp:
     """D at the positions `rows`; `core`: its `mlp_core` there, where it is made."""
 
@@ -97,7 +85,11 @@ class LinearMlp:
         self.after = None if block.layout.after_mlp is None else LinearNorm.of(block.post_norm2, rows, live_norms)
         self.core = core
         if core is None:
-            self.down, self.inner, self.slopes = _mlp_parts(block, rows, live_activation)
+            weights, slopes = block.weights, (block.p, block.q) if live_activation else block.held_slopes
+            # W_gate and W_up, or W_in alone, each with the slope between it and W_down. Without a slope there is none.
+            pairs = zip((weights.bare_gate, weights.bare_up), slopes, strict=True)
+            parts = [(weight, slope[rows, None]) for weight, slope in pairs if weight is not None and slope is not None]
+            self.down, (self.inner, self.slopes) = weights.bare_down, zip(*parts, strict=True)
 
     def pull(self, gradient: Gradients) -> Gradients:
         after = gradient if self.after is None else self.after.pull(gradient)

@@ -164,6 +164,7 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
     profile, shorter, two = (
         ost.bounds(model, Prompt.from_ids(model, ids), variants="local") for ids in (IDS, IDS[:5], IDS[:2])
     )
+    measure: Any = ost.faithfulness
     for asked, profiles, options, words in (
         (other, profile, {}, "the profile and the model are of different models"),
         (model, [], {}, "expected at least one profile"),
@@ -174,7 +175,7 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
         (model, two, {}, "at least three tokens, found 2"),
     ):
         with pytest.raises(InputError, match=words):
-            ost.faithfulness(asked, profiles, **options)
+            measure(asked, profiles, **options)
     with hooks.scale_scores(model, 2.0):
         model(torch.tensor([IDS]))
         with pytest.raises(InputError, match="expected a model without edits, found 'scale_scores'"):

@@ -130,6 +130,7 @@ def test_refusals() -> None:
     model = tiny_model("llama", **TINY)
     prompt = Prompt.from_ids(model, IDS)
     measured = ost.sensitivity(model, prompt, linearisations=["frozen"])
+    measure: Any = ost.spectra
     for asked, ids, options, words in (
         (model, [2], {}, "at least two tokens"),
         (model, IDS, {"powers": 1}, "powers of at least 2, found 1"),
@@ -137,6 +138,6 @@ def test_refusals() -> None:
         (tiny_model("llama", seed=1, **TINY), IDS, {"measured": measured}, "different models"),
     ):
         with pytest.raises(InputError, match=words):
-            ost.spectra(asked, Prompt.from_ids(asked, ids), **options)
+            measure(asked, Prompt.from_ids(asked, ids), **options)
     with pytest.raises(InputError, match="different edits of the forward pass"), hooks.scale_scores(model, 0.5):
         ost.spectra(model, prompt, measured=measured)
