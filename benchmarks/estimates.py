@@ -20,7 +20,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools.measure import jacobian
 from ostools.measure.jacobian import norms as exact
-from ostools.measure.jacobian.norms import COTANGENTS, Estimates, Norms, Stop, sketched
+from ostools.measure.jacobian.norms import COTANGENTS, SketchedNorms, sketched
 from ostools.measure.jacobian.routes import AutogradRoute, Route, freezing
 from ostools.models import encode
 from tests.checkpoints import tiny_model
@@ -44,8 +44,8 @@ class Dense:
         return (cotangents.to(flat) @ flat).view(len(cotangents), pos, d_model)
 
 
-def estimated(route: Route, like: Tensor, stop: Stop, seed: int) -> Estimates:
-    return sketched(route, like, stop, torch.Generator().manual_seed(seed)).estimates
+def estimated(route: Route, like: Tensor, cotangents: int | None, seed: int) -> SketchedNorms:
+    return sketched(route, like, torch.Generator().manual_seed(seed), cotangents=cotangents)
 
 
 def spectral_llama(power: float) -> TransformerBridge:
@@ -61,15 +61,17 @@ def spectral_llama(power: float) -> TransformerBridge:
     return model
 
 
-def _report(title: str, true: Norms, found: list[Estimates]) -> None:
+def _report(title: str, true: tuple[Tensor, Tensor], found: list[SketchedNorms]) -> None:
+    operator, frobenius = true
+
     def stack(column: str) -> Tensor:
         return torch.stack([getattr(each, column) for each in found])
 
-    held = (stack("frobenius_lower") <= true.frobenius) & (true.frobenius <= stack("frobenius_upper"))
-    below = stack("operator_lower") / true.operator
-    error = (stack("frobenius") / true.frobenius - 1).abs()
+    held = (stack("frobenius_lower") <= frobenius) & (frobenius <= stack("frobenius_upper"))
+    below = stack("operator_lower") / operator
+    error = (stack("frobenius") / frobenius - 1).abs()
     print(
-        f"\nestimated sensitivity, {title}: {len(found)} runs, {statistics.median(len(e.squares) for e in found):.0f} rows"
+        f"\nestimated sensitivity, {title}: {len(found)} runs, {statistics.median(e.rows_seen for e in found):.0f} rows"
     )
     print(f"  Frobenius norm: error median {error.median():.4f}, largest {error.max():.4f}")
     print(f"    95% interval holds: all {held.double().mean():.3f}, worst token {held.double().mean(0).min():.3f}")
@@ -84,8 +86,8 @@ def _trained() -> None:
     for linearisation in ("full", "frozen"):
         jacobians = jacobian(model, embedded, freeze=freezing(model, linearisation)).double()
         true = exact.exact_norms(jacobians, embedded.device)
-        for stop in (Stop(COTANGENTS), Stop()):
-            found = [estimated(Dense(jacobians), embedded, stop, seed) for seed in range(REPETITIONS)]
+        for cotangents in (COTANGENTS, None):
+            found = [estimated(Dense(jacobians), embedded, cotangents, seed) for seed in range(REPETITIONS)]
             _report(f"embedded model, {len(ids)} tokens, {linearisation}", true, found)
 
 
@@ -97,7 +99,7 @@ def _wide() -> None:
     found, seconds = [], []
     for seed in range(SEEDS):
         start = time.process_time()
-        found.append(estimated(route, embedded, Stop(), seed))
+        found.append(estimated(route, embedded, None, seed))
         seconds.append(time.process_time() - start)
     start = time.process_time()
     rows = exact.exact_jacobians(route, embedded)

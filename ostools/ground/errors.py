@@ -48,10 +48,10 @@ def unknown_name(what: str, name: object, known_names: Iterable[str]) -> InputEr
     return InputError(f"unknown {what} {short_repr(name)}: {did_you_mean(name, names)}known are {', '.join(names)}")
 
 
-def did_you_mean(name: object, known_names: Sequence[str], cutoff: float = 0.4) -> str:
+def did_you_mean(name: object, known_names: Sequence[str]) -> str:
     """The nearest of the right names, as the question in an error message; empty where none is near.
 
     `hooks` and `mitigations` stand alone, and have theirs.
     """
-    near = difflib.get_close_matches(str(name), known_names, n=3, cutoff=cutoff)
+    near = difflib.get_close_matches(str(name), known_names, n=3, cutoff=0.4)
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""

@@ -47,11 +47,6 @@ def smaller_chunks(share: float) -> Iterator[None]:
         _SHARE.reset(token)
 
 
-def is_decided() -> bool:
-    """Whether a block of `smaller_chunks` is entered: who entered it deals with memory that runs out."""
-    return _SHARE.get() is not None
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, or was forecast to: by the error itself, or by what it was made of (whoever's word for it)."""
     import torch  # whoever runs out of memory has it
@@ -103,11 +98,13 @@ def in_smaller_chunks(measurement: Callable[Parameters, Returned]) -> Callable[P
 
     @functools.wraps(measurement)
     def fitted(*args: Parameters.args, **options: Parameters.kwargs) -> Returned:
-        if is_decided():
+        if _SHARE.get() is not None:  # who entered a block of `smaller_chunks` deals with it
             return measurement(*args, **options)
-        args, options = _to_read_again(args), _to_read_again(options)
+        # Arguments are read more than once: an iterator as a list.
+        lists: Any = [list(value) if isinstance(value, Iterator) else value for value in (*args, *options.values())]
+        positional, named = lists[: len(args)], dict(zip(options, lists[len(args) :], strict=True))
         result, share = chunks_that_fit(
-            lambda: measurement(*args, **options), lambda error: _lacking(measurement.__name__, error)
+            lambda: measurement(*positional, **named), lambda error: _lacking(measurement.__name__, error)
         )
         return _with_share(result, share)
 
@@ -133,13 +130,6 @@ def chunks_that_fit(
         free_what_is_left()  # behind the handler: until then the error's traceback holds what did not fit
         share /= 2
     raise first or MemoryError
-
-
-def _to_read_again(arguments: Any) -> Any:
-    """Arguments that can be read more than once: an iterator as a list."""
-    if isinstance(arguments, dict):
-        return {name: list(value) if isinstance(value, Iterator) else value for name, value in arguments.items()}
-    return tuple(list(value) if isinstance(value, Iterator) else value for value in arguments)
 
 
 def free_what_is_left() -> None:

@@ -55,8 +55,6 @@ def watched(name: str, cheaper: str = "", counts_steps: bool = True) -> Iterator
 
 
 class _Announcement:
-    """One line about a long call."""
-
     def __init__(self, name: str, cheaper: str) -> None:
         self._name, self._cheaper = name, cheaper
         self._start, self._is_said = time.monotonic(), False

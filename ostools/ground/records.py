@@ -78,7 +78,6 @@ def _read_all() -> Iterator[tuple[str, Record]]:
 
 
 def _read(text: str) -> Iterator[tuple[str, Record]]:
-    """Name and record of each decorated function of a module."""
     for function in (part for part in ast.parse(text).body if isinstance(part, ast.FunctionDef)):
         for decorator in function.decorator_list:
             match decorator:

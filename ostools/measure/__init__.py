@@ -7,7 +7,6 @@ from ostools.measure.attention.attention import Attention, attention
 from ostools.measure.attention.baselines import AttentionBaselines, attention_baselines
 from ostools.measure.attention.difference import AttentionDifference, attention_difference
 from ostools.measure.attention.heads import HeadScores, head_scores
-from ostools.measure.attribution.attribution import Attribution, attribution
 from ostools.measure.bounds.bounds import Bounds, PromptBounds, bounds
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import Collapse
@@ -17,6 +16,7 @@ from ostools.measure.faithfulness.linear_range import LinearRange, linear_range
 from ostools.measure.hosted.answer_file import Hosted, read_answers
 from ostools.measure.hosted.endpoint import ask_endpoint
 from ostools.measure.hosted.evaluate import hosted_evaluation
+from ostools.measure.jacobian.attribution import Attribution, attribution
 from ostools.measure.jacobian.hops import Hops, hops
 from ostools.measure.jacobian.sensitivity import Sensitivities, Sensitivity, jacobian, sensitivity
 from ostools.measure.probes.failure_stage import FailureStage, failure_stage

@@ -34,15 +34,15 @@ class HiddenRange:
         return self.following == 0
 
 
-def hidden_ranges(hidden: Sequence[bool], lengths: Sequence[int], in_a_row: int = IN_A_ROW) -> list[HiddenRange]:
+def hidden_ranges(hidden: Sequence[bool], lengths: Sequence[int]) -> list[HiddenRange]:
     """The ranges of a curve, the shortest lengths first; `hidden[i]`: whether the pair is hidden at `lengths[i]`, ascending."""
     spans: list[tuple[int, int]] = []
     for is_hidden, run in groupby(range(len(lengths)), key=lambda index: bool(hidden[index])):
         indices = list(run)
-        if not is_hidden or len(indices) < in_a_row:
+        if not is_hidden or len(indices) < IN_A_ROW:
             continue
         start, end = indices[0], indices[-1]
-        if spans and start - spans[-1][1] - 1 < in_a_row:
+        if spans and start - spans[-1][1] - 1 < IN_A_ROW:
             start = spans.pop()[0]
         spans.append((start, end))
     return [

@@ -125,14 +125,14 @@ def causal_softmax(scores: Matrix) -> Matrix:
     return scores.masked_fill(hidden, -torch.inf).softmax(-1)
 
 
-def eigenvectors(matrix: Matrix, eigenvalue: float = 1.0, rounding: float = 1e-12) -> int:
+def eigenvectors(matrix: Matrix, eigenvalue: float = 1.0) -> int:
     """The dimension of { x : A x = lambda x }, out of the singular values of A - lambda I, whatever A's shape.
 
     For lambda = 1 of a row-stochastic A this IS the multiplicity (Lemma B.6): its powers are bounded, so that 1 has no Jordan
     block. Another eigenvalue may have fewer eigenvectors than its multiplicity.
     """
     defects = torch.linalg.svdvals(matrix - eigenvalue * torch.eye(len(matrix), dtype=matrix.dtype))
-    return int((defects <= rounding * len(matrix)).sum())
+    return int((defects <= 1e-12 * len(matrix)).sum())
 
 
 def first_token_distance(matrix: Matrix, power: int) -> float:

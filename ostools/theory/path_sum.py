@@ -105,16 +105,16 @@ def with_identity(matrices: Float[Tensor, "*batch d_model d_model"]) -> Float[Te
 Edges = Float[Tensor, "query key"]
 
 
-def path_row(layers: Sequence[Edges], last: int = -1) -> Float[Tensor, " key"]:
-    """( Abar^(L-1) ... Abar^(0) )_{n,i} for every i, with n = `last`; `layers` from the first block to the last."""
-    row = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype, device=layers[0].device)[last]
+def path_row(layers: Sequence[Edges]) -> Float[Tensor, " key"]:
+    """( Abar^(L-1) ... Abar^(0) )_{n,i} for every i, n the last token; `layers` from the first block to the last."""
+    row = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype, device=layers[0].device)[-1]
     for edges in reversed(layers):
         row = row @ edges
     return row
 
 
-def printed_row(layers: Sequence[Edges], last: int = -1) -> Float[Tensor, " key"]:
-    """Equations 1 and 4 as printed (docs/fidelity.md) but for their constants, for every i, n = `last`, first block first:
+def printed_row(layers: Sequence[Edges]) -> Float[Tensor, " key"]:
+    """Equations 1 and 4 as printed (docs/fidelity.md) but for their constants, for every i, first block first:
 
         sum_{k_1 >= i} ... sum_{k_L >= k_{L-1}} Abar^(L-1)_{n,k_L} prod_{l=2}^{L-1} Abar^(l-1)_{k_l,k_{l-1}} Abar^(0)_{k_1,i}
 
@@ -123,7 +123,7 @@ def printed_row(layers: Sequence[Edges], last: int = -1) -> Float[Tensor, " key"
     i = n equal to it. One block (L = 1) is read twice, ( Abar^(0) Abar^(0) )_{n,i}, because then k_L is k_1.
     Expects triangular matrices: the printed ranges ask for k_l >= k_{l-1}. O(L n^2).
     """
-    top = layers[-1][last]
+    top = layers[-1][-1]
     row, below = (tail_sums(top), layers[:-1]) if len(layers) > 1 else (top, layers)
     for edges in reversed(below):
         row = row @ edges

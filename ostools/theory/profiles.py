@@ -62,24 +62,16 @@ class TestedValue:
 class UShape:
     """Ends of a profile beside its middle, in decades (differences of log10 norms).
 
-    `thirds`: the mean log10 norm of each third. `start`, `end`: the first, the last minus the middle one. `curvature`: c of
-    the quadratic a + b t + c t^2, t from -1 to 1 along the profile. `vertex`: where it turns, as a fraction of the prompt
-    (outside of 0 to 1: not within it). `neighbours`: correlation of neighbouring tokens around the thirds' trends.
+    `thirds`: the mean log10 norm of each third. `start`, `end`: the first, the last minus the middle one.
     """
 
     thirds: tuple[float, float, float]
     start: TestedValue
     end: TestedValue
-    curvature: TestedValue
-    vertex: float
-    neighbours: float
 
     @property
     def verdict(self) -> ProfileShape:
-        """A shape is named only if its contrasts exclude zero; a U needs both, so it is no likelier by chance than either.
-
-        The quadratic has no say: a convex profile that only decays has a positive curvature too.
-        """
+        """A shape is named only if its contrasts exclude zero; a U needs both, so it is no likelier by chance than either."""
         return named_by_ends(self.start, self.end)
 
 
@@ -119,15 +111,8 @@ def u_shape(log10_norms: Profile) -> UShape:
     """Test a profile of at least `SHORTEST` tokens, all of them finite (a norm of zero has no logarithm)."""
     blocks = means_of_blocks(log10_norms)
     start, middle, end = blocks.reshape(3, -1)
-    curvature, vertex = _quadratic(blocks, len(log10_norms))
-    return UShape(
-        thirds=(float(start.mean()), float(middle.mean()), float(end.mean())),
-        start=_contrast(start, middle),
-        end=_contrast(end, middle),
-        curvature=curvature,
-        vertex=vertex,
-        neighbours=_neighbours(log10_norms),
-    )
+    thirds = (float(start.mean()), float(middle.mean()), float(end.mean()))
+    return UShape(thirds, _contrast(start, middle), _contrast(end, middle))
 
 
 def means_of_blocks(log10_norms: Float[np.ndarray, "*profile pos"]) -> Float[np.ndarray, "*profile block"]:
@@ -152,27 +137,6 @@ def by_student(value: float, error: float, freedom: float) -> TestedValue:
     if error == 0:
         return TestedValue(value, value, value, 1.0 if value == 0 else 0.0)
     return TestedValue(value, value - half, value + half, float(2 * stdtr(freedom, -abs(value) / error)))
-
-
-def _quadratic(blocks: Float[np.ndarray, " block"], tokens: int) -> tuple[TestedValue, float]:
-    """Least squares through the blocks; its vertex as a fraction of the prompt."""
-    along = np.linspace(-1.0, 1.0, tokens)
-    places = np.array([place.mean() for place in np.array_split(along, len(blocks))])
-    squares = np.array([(place**2).mean() for place in np.array_split(along, len(blocks))])
-    design = np.stack([np.ones_like(places), places, squares], axis=1)
-    _, slope, curvature = fitted = np.linalg.lstsq(design, blocks, rcond=None)[0]
-    freedom = len(blocks) - 3
-    noise = ((blocks - design @ fitted) ** 2).sum() / freedom
-    error = float(np.sqrt(noise * np.linalg.inv(design.T @ design)[2, 2]))
-    vertex = (1.0 - slope / (2.0 * curvature)) / 2.0 if curvature != 0 else float("nan")
-    return by_student(float(curvature), error, float(freedom)), float(vertex)
-
-
-def _neighbours(log10_norms: Profile) -> float:
-    """Correlation of a token with the next, around a straight line through each third."""
-    residuals = np.concatenate([_around_line(third) for third in np.array_split(log10_norms, 3)])
-    size = float((residuals**2).sum())
-    return float((residuals[1:] * residuals[:-1]).sum() / size) if size > 0 else 0.0
 
 
 def _around_line(values: Float[np.ndarray, " place"]) -> Float[np.ndarray, " place"]:
@@ -222,7 +186,7 @@ def binned(shares: Float[np.ndarray, "window pos"], bins: int) -> Float[np.ndarr
 
 
 def interval_of_mean(
-    means: Float[np.ndarray, "text bin"], *, seed: int = 0
+    means: Float[np.ndarray, "text bin"],
 ) -> tuple[Float[np.ndarray, " bin"], Float[np.ndarray, " bin"]]:
     """The 95% bootstrap interval of the mean over texts, of each bin; NaN for fewer than three texts, which show no spread.
 
@@ -230,7 +194,7 @@ def interval_of_mean(
     if len(means) < FEWEST:
         unknown = np.full(means.shape[1], np.nan)
         return unknown, unknown
-    interval = bootstrap_mean(torch.from_numpy(means), level=expanded(LEVEL, len(means)), seed=seed)
+    interval = bootstrap_mean(torch.from_numpy(means), level=expanded(LEVEL, len(means)))
     return interval.low.numpy(), interval.high.numpy()
 
 

@@ -56,9 +56,9 @@ def upward(layers: Iterable[Float[Tensor, "query key"]]) -> Iterator[Float[Tenso
         yield product
 
 
-def downward_row(layers: list[Float[Tensor, "query key"]], last: int = -1) -> list[Float[Tensor, " key"]]:
+def downward_row(layers: list[Float[Tensor, "query key"]]) -> list[Float[Tensor, " key"]]:
     """( A^(L-1) ... A^(l) )_{n,:} for l = 0, ..., L: from which positions of layer l the last token's mass comes."""
-    row = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype, device=layers[0].device)[last]
+    row = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype, device=layers[0].device)[-1]
     rows = [row]
     for layer in reversed(layers):
         row = row @ layer

@@ -24,7 +24,7 @@ from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
 from ostools.measure import attention_variation, collapse, evaluate, probe, profile, sensitivity
 from ostools.measure.collapse.verdicts import is_hidden
-from ostools.measure.probes.splits import SAME
+from ostools.measure.probes.scores import SAME
 from ostools.models import view_in
 from ostools.results import Frame, Provenance, Result, save_table
 from ostools.tasks import RepeatedIds

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
@@ -128,27 +125,3 @@ def test_a_measurement_leaves_nothing_behind(
                         event("refused")
         except REFUSALS as refused:
             event(f"no such edits: {type(refused).__name__}")
-
-
-@settings(LOOKED_FOR, max_examples=EXAMPLES)
-@given(weights=weights("float64", "float32"), ids=prompts, nesting=nestings, name=st.sampled_from(list(EVERY)))
-def test_what_is_saved_is_what_is_read(
-    weights: Weights, ids: list[int], nesting: tuple[Change, ...], name: str
-) -> None:
-    """Every number to the last bit, and where it comes from, out of both kinds of file that keep it."""
-    model = weights.model()
-    try:
-        with edited(model, torch.tensor(ids), nesting):
-            found = EVERY[name](model, ids)
-    except REFUSALS:
-        event("refused")
-        return
-    event("saved")
-    with TemporaryDirectory() as folder:
-        parquet = pd.read_parquet(found.save(Path(folder) / "x.parquet"))
-        assert parquet.attrs["ostools"] == found.provenance.as_dict()
-        pd.testing.assert_frame_equal(parquet, found.frame, check_exact=True, check_dtype=False)
-        table: Any = pd.read_csv(found.save(Path(folder) / "x.csv"))
-    frame: Any = found.frame
-    for column in frame.select_dtypes("float").columns:
-        assert np.array_equal(table[column].to_numpy(frame[column].dtype), frame[column].to_numpy(), equal_nan=True)

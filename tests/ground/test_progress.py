@@ -33,16 +33,6 @@ def test_parts_one_after_the_other_make_the_whole(shares: list[int], steps: int,
         assert told[-1][0] == told[-1][1]
 
 
-def test_steps_in_proportion_are_told_one_by_one() -> None:
-    """Three parts of 1, 3 and 1 shares, four steps a share: 20 steps in all."""
-    told: list[tuple[int, int]] = []
-    for start, end in ((0, 1), (1, 4), (4, 5)):
-        part = part_of(lambda *now: told.append(now), start, end, 5)
-        for done in range(1, 4 * (end - start) + 1):
-            tell(part, done, 4 * (end - start))
-    assert told == [(done, 20) for done in range(1, 21)]
-
-
 def test_work_that_is_done_again_is_not_told_again() -> None:
     told: list[int] = []
     progress = rising(lambda done, total: told.append(done))

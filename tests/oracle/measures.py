@@ -31,10 +31,10 @@ def local_sums(model: Decoder, ids: list[int]) -> Tensor:
     one = torch.eye(len(ids), dtype=torch.float64)
     for block in model.blocks:
         mid = stream + block.attention(stream, True)
-        moves = torch.linalg.matrix_norm(_at_each(lambda x, block=block: block.mlp(x, True), mid), ord=2)
+        moves = torch.linalg.matrix_norm(at_each(lambda x, block=block: block.mlp(x, True), mid), ord=2)
         after = mid + block.mlp(mid, True)
         pattern, r1, rp1 = (block.seen[name] for name in ("pattern", "r1", "rp1"))
-        moved = torch.einsum("h,hij->ij", _omegas(block), pattern) / rp1[:, None] / r1
+        moved = torch.einsum("h,hij->ij", omegas(block), pattern) / rp1[:, None] / r1
         edges.append((1 + moves)[:, None] * (moved + one))
         stream = after
     front = float(model.norm.gain.abs().max() / model.norm.scale(stream[-1]))
@@ -54,13 +54,13 @@ def _over_paths(edges: list[Tensor]) -> Tensor:
     return found
 
 
-def _omegas(block: Block) -> Tensor:
+def omegas(block: Block) -> Tensor:
     """||diag(gp1) W_O^h W_V^h diag(g1)|| of every head."""
     gain = torch.ones_like(block.norm1.gain) if block.post1 is None else block.post1.gain
     return torch.linalg.matrix_norm(gain[:, None] * (block.o @ block.v * block.norm1.gain), ord=2)
 
 
-def _at_each(function: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
+def at_each(function: Callable[[Tensor], Tensor], points: Tensor) -> Tensor:
     """The Jacobian at every position of a map that mixes none, [pos, d_model, d_model]."""
     return torch.stack([_jacobian(lambda x: function(x[None])[0], point) for point in points])
 

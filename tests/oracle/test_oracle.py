@@ -94,16 +94,6 @@ def derivatives_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: 
             )
 
 
-def entries_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[int]) -> None:
-    """Both Jacobians entry by entry, through autograd and the freezing hooks."""
-    with hooks.exact_arithmetic(model):
-        embedded = model.input_to_embed(torch.tensor([ids]))[0][0]
-        close(embedded, oracle.embedded(ids))
-        close(ost.measure.jacobian(model, embedded), jacobians(oracle, ids, held=False))
-        frozen = ost.measure.jacobian(model, embedded, freeze=hooks.frozen(model))
-        close(frozen, jacobians(oracle, ids, held=True))
-
-
 def path_sums_are_the_oracles(model: TransformerBridge, oracle: Decoder, ids: list[int]) -> None:
     bound = ost.bounds(model, Prompt.from_ids(model, ids), variants="local").frame["value"]
     close(torch.tensor(bound.to_numpy()), local_sums(oracle, ids))
@@ -125,7 +115,6 @@ LAWS: tuple[Any, ...] = (
     logits_are_the_oracles,
     derivatives_are_the_oracles,
     path_sums_are_the_oracles,
-    pytest.param(entries_are_the_oracles, marks=pytest.mark.slow),
 )
 every_law = pytest.mark.parametrize("law", LAWS)
 

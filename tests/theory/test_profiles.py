@@ -45,12 +45,10 @@ MONOTONE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @pytest.mark.parametrize("name", MONOTONE)
 def test_a_profile_that_only_rises_or_only_falls_is_no_u(name: str) -> None:
-    """Though a quadratic finds many of them curved: one contrast is true here, the other nominally 2.5%."""
+    """One contrast is true here, the other nominally 2.5%."""
     found = simulated(MONOTONE[name], 128, 0.3)
     assert rate(found, "U-shape") <= 0.05
     assert rate(found, "rises at the start only", "rises at the end only") >= 0.7
-    if "fast" in name:
-        assert sum(shape.curvature.low > 0 for shape in found) / TIMES >= 0.5
 
 
 def test_a_u_is_seen_and_an_inverted_one_is_not_called_a_u() -> None:
@@ -71,32 +69,18 @@ def test_intervals_of_short_prompts_hold(count: int, correlation: float) -> None
     assert np.mean(held) >= 0.91
 
 
-@given(
-    curve=st.floats(-3, 3).filter(lambda c: abs(c) > 1e-3),
-    slope=st.floats(-3, 3),
-    level=st.floats(-5, 5),
-    count=st.integers(profiles.SHORTEST, 200),
-)
-def test_an_exact_quadratic_is_found_exactly(curve: float, slope: float, level: float, count: int) -> None:
-    along = np.linspace(-1.0, 1.0, count)
-    found = u_shape(level + slope * along + curve * along**2)
-    assert found.curvature.value == pytest.approx(curve, abs=1e-9)
-    assert found.vertex == pytest.approx((1 - slope / (2 * curve)) / 2, rel=1e-5, abs=1e-6)
-
-
 @given(seed=st.integers(0, 10_000), count=st.integers(profiles.SHORTEST, 150))
 def test_shift_scale_mirror_and_the_agreement_of_p_with_the_interval(seed: int, count: int) -> None:
-    # Blocks mirror exactly only if they are equally long.
-    blocks = 15 if count >= 75 else 9
-    values = noise(np.random.default_rng(seed), max(18, blocks * (count // blocks)), 0.3)
+    # Blocks mirror exactly only if they are equally long: nine of them below 64 tokens, else fifteen.
+    tokens = 15 * (count // 15) if count >= 75 else 9 * (min(count, 63) // 9)
+    values = noise(np.random.default_rng(seed), max(18, tokens), 0.3)
     one, shifted, scaled, mirrored = (u_shape(v) for v in (values, values + 7.0, 2.0 * values, values[::-1].copy()))
-    for name in ("start", "end", "curvature"):
+    for name in ("start", "end"):
         interval = getattr(one, name)
         assert (interval.p < 0.05) == (not interval.low <= 0 <= interval.high)
         assert getattr(shifted, name).high == pytest.approx(interval.high, abs=1e-9)
         assert getattr(scaled, name).low == pytest.approx(2 * interval.low, abs=1e-9)
     assert (mirrored.start.value, mirrored.end.value) == pytest.approx((one.end.value, one.start.value), abs=1e-12)
-    assert mirrored.vertex == pytest.approx(1 - one.vertex, rel=1e-6)
     assert one.start.value == pytest.approx(one.thirds[0] - one.thirds[1], abs=1e-12)
     assert np.mean(one.thirds) == pytest.approx(values.mean(), abs=1e-12)
 

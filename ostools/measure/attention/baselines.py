@@ -99,7 +99,7 @@ def _values(model: TransformerBridge, tokens: Prompt) -> dict[str, Float[Tensor,
         attention, moved = block.pattern.mean(0), moved_vectors(block)
         mean = mean + attention[-1] / layers
         rollout = (rollout @ attention + rollout) / 2
-        weighted = weighted + (block.pattern[:, -1] * moved.norm(dim=-1)).sum(0) / block.post_norm1_scale[-1]
+        weighted = weighted + (block.pattern[:, -1] * moved.norm(dim=-1)).sum(0) / block.post_norm1.scale[-1]
         alti = alti @ alti_contributions(block, moved)
     return dict(zip(BASELINES, (mean, rollout, weighted, alti), strict=True))
 
@@ -111,7 +111,7 @@ def moved_vectors(block: Block) -> Float[Tensor, "head key d_model"]:
 
 def alti_contributions(block: Block, moved: Float[Tensor, "head key d_model"]) -> Float[Tensor, "query key"]:
     """C of one block: share of token j in z_i, by how much closer to z_i its part brings the rest, in l1."""
-    pattern, scale, pos = block.pattern, block.post_norm1_scale, moved.shape[1]
+    pattern, scale, pos = block.pattern, block.post_norm1.scale, moved.shape[1]
     rows = []
     for part in chunks(pos, 3 * moved[0].nbytes):
         parts = torch.einsum("hqk,hkd->qkd", pattern[:, part], moved) / scale[part, None, None]

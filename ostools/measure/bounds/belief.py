@@ -74,11 +74,6 @@ def judged(rank: float, off: float, what: str, count: int, *, scaled: bool = Tru
     return Belief(False, rank, off, f"not believed here: {', '.join(wrong)}")
 
 
-def untested(reason: str) -> Belief:
-    """Verdict where the norms beside a form cannot be had."""
-    return Belief(None, math.nan, math.nan, f"not tested here: {reason}")
-
-
 def beliefs(
     model: TransformerBridge, tokens: Prompt, values: Mapping[str, Float[Tensor, " pos"]], max_memory: int | None
 ) -> dict[str, Belief]:
@@ -94,7 +89,7 @@ def beliefs(
     try:
         frame: Frame = sensitivity(model, tokens, **sketch, max_memory=max_memory, progress=False).frame
     except InputError as error:
-        return dict.fromkeys(forms, untested(str(error)))
+        return dict.fromkeys(forms, Belief(None, math.nan, math.nan, f"not tested here: {error}"))
     lower, upper = (frame[f"{NORM}_{end}"].to_numpy(float) for end in ("lower", "upper"))
     # The order of operator norms is taken from the Frobenius norms: of an operator norm a sketch knows two limits.
     order = frame["frobenius_norm"].to_numpy(float)

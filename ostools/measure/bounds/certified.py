@@ -56,12 +56,7 @@ class BlockView:
     def mean_pattern(self) -> Float[Tensor, "query key"]:
         """The paper has one head; on a model with several its alpha is their mean."""
         heads = len(self.block.raw_pattern)
-        return path_sum.weighted_pattern(self.block.raw_pattern, self.block.norm1_scale.new_full((heads,), 1.0 / heads))
-
-    @cached_property
-    def scales(self) -> Float[Tensor, "query key"]:
-        """rp1_i r1_j."""
-        return self.block.post_norm1_scale[:, None] * self.block.norm1_scale
+        return path_sum.weighted_pattern(self.block.raw_pattern, self.block.norm1.scale.new_full((heads,), 1.0 / heads))
 
     @cached_property
     def weighted(self) -> Float[Tensor, "query key"]:
@@ -74,13 +69,13 @@ class BlockView:
         """||D_i||: the MLP with the norms before and after it."""
         weights, block = self.block.weights, self.block
         bare = self._norms(weights.down, weights.gate, weights.up, block.p, block.q)
-        return bare / (block.norm2_scale * block.post_norm2_scale)
+        return bare / (block.norm2.scale * block.post_norm2.scale)
 
     def rows(self, part: slice) -> Float[Tensor, "part d_model d_model"]:
         """I + D_i for the positions of `part`."""
         weights, block = self.block.weights, self.block
         q = None if block.q is None else block.q[part]
-        scale = (block.norm2_scale * block.post_norm2_scale)[part, None, None]
+        scale = (block.norm2.scale * block.post_norm2.scale)[part, None, None]
         return path_sum.with_identity(
             path_sum.mlp_jacobian(weights.down, weights.gate, weights.up, block.p[part], q) / scale
         )
@@ -95,17 +90,17 @@ class BlockView:
     @cached_property
     def beta_1(self) -> float:
         """min_j r1_j / ||g1||_inf."""
-        return float(self.block.norm1_scale.min() / self.block.weights.gain_1)
+        return float(self.block.norm1.scale.min() / self.block.weights.gain_1)
 
     @cached_property
     def beta_2(self) -> float:
         """min_j r2_j / ||g2||_inf."""
-        return float(self.block.norm2_scale.min() / self.block.weights.gain_2)
+        return float(self.block.norm2.scale.min() / self.block.weights.gain_2)
 
 
 def local(view: BlockView) -> Edges:
     """(1 + ||D_i||) ( sum_h omega_h alpha_ij^h / (rp1_i r1_j) + delta_ij )."""
-    scales = view.block.norm1_scale, view.block.post_norm1_scale
+    scales = view.block.norm1.scale, view.block.post_norm1.scale
     return path_sum.local_edges(view.weighted, *scales, view.mlp_norms, view.parallel)
 
 
@@ -155,7 +150,7 @@ class WindowedFold:
     def step(self, view: BlockView) -> None:
         view.require_causal(f"windowed({self.k})")
         block, weights = view.block, view.block.weights
-        scales, rows = (block.norm1_scale, block.post_norm1_scale), view.rows(slice(None))
+        scales, rows = (block.norm1.scale, block.post_norm1.scale), view.rows(slice(None))
         self.group.append(HeldBlock(block.pattern, weights.left_factor, weights.right, *scales, rows, view.parallel))
         if len(self.group) == self.k or block.layer == 0:
             self.rows = self.rows @ self._norms()

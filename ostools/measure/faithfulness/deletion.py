@@ -21,12 +21,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -156,11 +155,8 @@ def effects(
     model: TransformerBridge, whole_prompt: WholePrompt, cases: Sequence[Case], progress: Progress | None = None
 ) -> Float[np.ndarray, "case effect"]:
     """The columns of `EFFECTS` for every case, in order. Raises `InputError` for numbers that are not finite."""
-    effect_rows, cases_done, batch_rows = (
-        np.empty((len(cases), len(EFFECTS))),
-        0,
-        prompts_per_pass(len(whole_prompt.log_probs)),
-    )
+    effect_rows, cases_done = np.empty((len(cases), len(EFFECTS))), 0
+    batch_rows = prompts_per_pass(len(whole_prompt.log_probs))
     for batch in batches([len(case.ids) for case in cases], False, chunk(TOKENS)):
         for part in (batch[start : start + batch_rows] for start in range(0, len(batch), batch_rows)):
             changes = whole_prompt.effects(*_pass(model, [cases[index] for index in part]))
@@ -190,7 +186,9 @@ def _pass(
     hidden = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
     for row, case in enumerate(cases):
         hidden[row, list(case.hidden)] = True
-    masked = hooks.mask_scores(model, _visible(hidden)) if bool(hidden.any()) else nullcontext()
+    masked = nullcontext()
+    if bool(hidden.any()):  # a token sees itself and what is not hidden
+        masked = hooks.mask_scores(model, lambda query, key: ~hidden[:, key[0]][:, None, :] | (query == key))
     with (
         torch.no_grad(),
         true_arithmetic(model),
@@ -206,74 +204,50 @@ def _pass(
     return y, torch.log_softmax(logits, dim=-1)
 
 
-def _visible(hidden: Bool[Tensor, "case pos"]) -> Callable[..., Bool[Tensor, "case query key"]]:
-    """A token sees itself and what is not hidden."""
-
-    def rule(query: Int[Tensor, "query 1"], key: Int[Tensor, "1 key"]) -> Bool[Tensor, "case query key"]:
-        return ~hidden[:, key[0]][:, None, :] | (query == key)
-
-    return rule
-
-
 RANDOM = "random"
 """The name of what random orders gave."""
-Measure = Callable[[Sequence[Case]], Float[np.ndarray, "case effect"]]
 
 
-@dataclass(frozen=True)
-class Deleting:
-    """Plan of a deletion: the places that may go, the orders by name, and how many are out at each point of a curve."""
+def deletion_tables(
+    places: Sequence[int],
+    profiles: Mapping[str, Float[np.ndarray, " pos"]],
+    counts: Mapping[str, int],
+    make: Callable[[Sequence[int]], Case],
+    measure: Callable[[Sequence[Case]], Float[np.ndarray, "case effect"]],
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of the curves and of their areas, of one way of taking tokens out (`make`).
 
-    places: Int[np.ndarray, " place"]
-    orders_by_name: Mapping[str, Int[np.ndarray, " place"]]
-    random: Sequence[Int[np.ndarray, " place"]]
-    steps: Sequence[int]
-
-    @classmethod
-    def of(
-        cls,
-        places: Sequence[int],
-        profiles: Mapping[str, Float[np.ndarray, " pos"]],
-        orders: int,
-        steps: int,
-        seed: int,
-    ) -> Deleting:
-        """`profiles`: over all tokens of the prompt; `orders`: so many random ones."""
-        positions, generator = np.array(places, dtype=int), np.random.default_rng(seed)
-        orders_by_name = {name: positions[deletion_order(values[positions])] for name, values in profiles.items()}
-        random_orders = [generator.permutation(positions) for _ in range(orders)]
-        return cls(positions, orders_by_name, random_orders, deletion_steps(len(positions), steps))
-
-    def curves(self, make: Callable[[Sequence[int]], Case], measure: Measure) -> tuple[Any, Any]:
-        """The rows of the curves and of their areas, of one way of taking tokens out (`make`)."""
-        every = [*self.orders_by_name.values(), *self.random]
-        cases = [make(order[:out].tolist()) for order in every for out in self.steps]
-        drops = measure(cases)[:, EFFECTS.index("log_prob_drop")].reshape(len(every), len(self.steps))
-        profile_drops, random = drops[: len(self.orders_by_name)], drops[len(self.orders_by_name) :]
-        low, high = np.quantile(random, [0.025, 0.975], axis=0)
-        curves = [
-            self._curve(name, row, row, row) for name, row in zip(self.orders_by_name, profile_drops, strict=True)
-        ]
-        curves.append(self._curve(RANDOM, random.mean(0), low, high))
-        rows = [
-            self._area(name, area, aopc(random))
-            for name, area in zip(self.orders_by_name, aopc(profile_drops), strict=True)
-        ]
-        return pd.concat(curves, ignore_index=True), pd.DataFrame(rows)
-
-    def _curve(self, name: str, drop: np.ndarray, low: np.ndarray, high: np.ndarray) -> Any:
-        return pd.DataFrame({"order": name, "deleted": list(self.steps), "drop": drop, "low": low, "high": high})
-
-    def _area(self, name: str, area: float, random: np.ndarray) -> dict[str, Any]:
-        """An order beside the random ones. It is one of them by chance in a share p of cases, itself counted."""
-        low, high = np.quantile(random, [0.025, 0.975])
-        as_large = int((random >= area).sum())
-        row = {"order": name, "aopc": float(area), "random": float(random.mean())}
-        return row | {
-            "random_low": float(low),
-            "random_high": float(high),
-            "p": (1 + as_large) / (1 + len(random)),
+    `places`: those that may go; `profiles`: over all tokens of the prompt; `counts`: how many random `orders`, `steps` of a
+    curve, and the `seed`. An order is one of the random ones by chance in a share p of cases, itself counted.
+    """
+    positions, generator = np.array(places, dtype=int), np.random.default_rng(counts["seed"])
+    orders = [positions[deletion_order(values[positions])] for values in profiles.values()]
+    orders += [generator.permutation(positions) for _ in range(counts["orders"])]
+    steps = deletion_steps(len(positions), counts["steps"])
+    effect_rows = measure([make(order[:out].tolist()) for order in orders for out in steps])
+    drops = effect_rows[:, EFFECTS.index("log_prob_drop")].reshape(len(orders), len(steps))
+    profile_drops, random = drops[: len(profiles)], drops[len(profiles) :]
+    low, high = np.quantile(random, [0.025, 0.975], axis=0)
+    curves = [(name, row, row, row) for name, row in zip(profiles, profile_drops, strict=True)]
+    curves.append((RANDOM, random.mean(0), low, high))
+    tables = [
+        pd.DataFrame({"order": name, "deleted": steps, "drop": drop, "low": least, "high": greatest})
+        for name, drop, least, greatest in curves
+    ]
+    random_areas = aopc(random)
+    low, high = map(float, np.quantile(random_areas, [0.025, 0.975]))
+    areas = [
+        {
+            "order": name,
+            "aopc": float(area),
+            "random": float(random_areas.mean()),
+            "random_low": low,
+            "random_high": high,
         }
+        | {"p": (1 + int((random_areas >= area).sum())) / (1 + len(random_areas))}
+        for name, area in zip(profiles, aopc(profile_drops), strict=True)
+    ]
+    return pd.concat(tables, ignore_index=True), pd.DataFrame(areas)
 
 
 def faithfulness_memory(

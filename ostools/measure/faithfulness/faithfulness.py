@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,9 @@ from ostools.measure.faithfulness.deletion import (
     EFFECTS,
     REPLACED,
     WAYS,
-    Case,
-    Deleting,
     Kinds,
     WholePrompt,
+    deletion_tables,
     effects,
     without,
 )
@@ -146,8 +146,7 @@ def faithfulness(
         "seed": whole_number("seed", seed),
     }
     acting = mitigations.optional(mitigation)
-    whole_ids, provenance = _checked_run(model, profile_list, acting)
-    ids = _read_ids(whole_ids, position)
+    whole_ids, ids, provenance = _checked_run(model, profile_list, position, acting)
     whole_prompt, tables = _deleted(model, ids, logit, way_names, profile_by_name, numbers, acting, progress)
     answer = {"logit": whole_prompt.answer, "token": token_text(model.tokenizer, whole_prompt.answer)}
     answer |= {} if position is None else {"position": position}
@@ -160,14 +159,23 @@ def faithfulness(
 
 
 def _checked_run(
-    model: TransformerBridge, profiles: Sequence[ProfileSource], acting: Mitigation | None
-) -> tuple[tuple[int, ...], Provenance]:
-    """The token ids of the prompt, and the provenance; refuses profiles of another run, and edits."""
+    model: TransformerBridge, profiles: Sequence[ProfileSource], position: int | None, acting: Mitigation | None
+) -> tuple[tuple[int, ...], tuple[int, ...], Provenance]:
+    """The token ids of the prompt, those up to the position that is meant, and the provenance.
+
+    Refuses edits, and profiles of another run.
+    """
     require_no_edits("faithfulness", model, "positions move where tokens are taken out")
     require_mitigation(profiles, acting)
     parameters: dict[str, Any] = {} if acting is None else {"mitigation": mitigations.label(acting)}
     provenance = Provenance.collect(model, **parameters)
-    return require_of_model(profiles[0], provenance), provenance
+    whole_ids = require_of_model(profiles[0], provenance)
+    ids = whole_ids if position is None else whole_ids[: position + 1]
+    if len(ids) < 3:
+        raise InputError(
+            f"faithfulness: expected a prompt of at least three tokens, found {len(ids)}: there is no order of one"
+        )
+    return whole_ids, ids, provenance
 
 
 def _deleted(
@@ -186,20 +194,10 @@ def _deleted(
     mitigated = MitigatedPrompts.of_rewritten("faithfulness", Prompt.from_ids(model, ids), acting)
     with torch.inference_mode(False), mitigated.acting(work):
         whole_prompt = WholePrompt.of(work, ids, target)
-        prompt = _ShortenedPrompt(work, ids, Kinds.of(model), whole_prompt, numbers)
+        measured = partial(_of_way, (work, ids, whole_prompt), Kinds.of(model), numbers)
         shares = [part_of(progress, k, k + 1, len(ways), units=100) for k in range(len(ways))]
-        tables = [prompt.measured(way, profile_by_name, share) for way, share in zip(ways, shares, strict=True)]
+        tables = [measured(way, profile_by_name, share) for way, share in zip(ways, shares, strict=True)]
     return whole_prompt, tables
-
-
-def _read_ids(whole_ids: tuple[int, ...], position: int | None) -> tuple[int, ...]:
-    """Tokens of the prompt up to the position that is meant."""
-    ids = whole_ids if position is None else whole_ids[: position + 1]
-    if len(ids) < 3:
-        raise InputError(
-            f"faithfulness: expected a prompt of at least three tokens, found {len(ids)}: there is no order of one"
-        )
-    return ids
 
 
 def _token_rows(result: ProfileSource, single: pd.DataFrame, ways: Sequence[str]) -> Frame:
@@ -212,57 +210,43 @@ def _token_rows(result: ProfileSource, single: pd.DataFrame, ways: Sequence[str]
     )
 
 
-@dataclass(frozen=True)
-class _ShortenedPrompt:
-    """A prompt whose tokens are taken out."""
-
-    model: TransformerBridge
-    ids: tuple[int, ...]
-    kinds: Kinds
-    whole_prompt: WholePrompt
-    numbers: dict[str, int]
-
-    def measured(
-        self, way: str, profile_by_name: dict[str, TokenProfile], progress: Progress | None
-    ) -> tuple[Any, Any, Any]:
-        """One way: a row a token, curves, areas."""
-        replacements = [self._replacements(place) for place in range(len(self.ids) - 1)]
-        cases, places = self._single(way, replacements)
-        effect_rows = effects(self.model, self.whole_prompt, cases, part_of(progress, 0, 1, 2, units=100))
-        single = pd.DataFrame(effect_rows, columns=list(EFFECTS)).assign(position=places, way=way)
-        means: Any = single.groupby(["position", "way"], sort=False)
-        table = means.mean().assign(draws=means.size()).reset_index()
-        # Without a tokenizer every id has others; with one, control tokens have none, and stay.
-        if not (may_go := [place for place, token_replacements in enumerate(replacements) if token_replacements]):
-            raise InputError("faithfulness: expected tokens before the last that can go, found control tokens alone")
-        values = {name: token_profile.values for name, token_profile in profile_by_name.items()}
-        numbers = self.numbers
-        deleting = Deleting.of(may_go, values, numbers["orders"], numbers["steps"], numbers["seed"])
-        first_replacements = {place: replacements[place][0] for place in may_go}
-        curves, areas = deleting.curves(
-            lambda out: without(self.ids, out, way, first_replacements),
-            lambda case_list: effects(self.model, self.whole_prompt, case_list, part_of(progress, 1, 2, 2, units=100)),
-        )
-        areas = areas.assign(kind=[profile_by_name[name].kind for name in areas["order"]])
-        return table[["position", "way", "draws", *EFFECTS]], curves.assign(way=way), areas.assign(way=way)
-
-    def _replacements(self, place: int) -> list[int]:
-        return self.kinds.replacements(self.ids[place], self.numbers["draws"], (self.numbers["seed"], place))
-
-    def _single(self, way: str, replacements: list[list[int]]) -> tuple[list[Case], list[int]]:
-        """Cases with one token out each, and the place of that token."""
-        if way != REPLACED:
-            return [without(self.ids, [place], way, {}) for place in range(len(replacements))], list(
-                range(len(replacements))
-            )
-        pairs = [
-            (place, replacement)
-            for place, token_replacements in enumerate(replacements)
-            for replacement in token_replacements
-        ]
-        return [without(self.ids, [place], way, {place: replacement}) for place, replacement in pairs], [
-            place for place, _ in pairs
-        ]
+def _of_way(
+    undisturbed: tuple[TransformerBridge, tuple[int, ...], WholePrompt],
+    kinds: Kinds,
+    numbers: dict[str, int],
+    way: str,
+    profile_by_name: dict[str, TokenProfile],
+    progress: Progress | None,
+) -> tuple[Any, Any, Any]:
+    """One way of taking tokens out of a prompt: a row a token, curves, areas. `undisturbed`: model, ids and numbers."""
+    model, ids, whole_prompt = undisturbed
+    replacements = [
+        kinds.replacements(token, numbers["draws"], (numbers["seed"], i)) for i, token in enumerate(ids[:-1])
+    ]
+    pairs = [
+        (place, stand_in)
+        for place, stand_ins in enumerate(replacements)
+        for stand_in in (stand_ins if way == REPLACED else [ids[place]])
+    ]
+    cases = [without(ids, [place], way, {place: stand_in}) for place, stand_in in pairs]
+    effect_rows = effects(model, whole_prompt, cases, part_of(progress, 0, 1, 2, units=100))
+    single = pd.DataFrame(effect_rows, columns=list(EFFECTS)).assign(position=[place for place, _ in pairs], way=way)
+    means: Any = single.groupby(["position", "way"], sort=False)
+    table = means.mean().assign(draws=means.size()).reset_index()
+    # Without a tokenizer every id has others; with one, control tokens have none, and stay.
+    if not (may_go := [place for place, stand_ins in enumerate(replacements) if stand_ins]):
+        raise InputError("faithfulness: expected tokens before the last that can go, found control tokens alone")
+    values = {name: token_profile.values for name, token_profile in profile_by_name.items()}
+    first_replacements = {place: replacements[place][0] for place in may_go}
+    curves, areas = deletion_tables(
+        may_go,
+        values,
+        numbers,
+        lambda out: without(ids, out, way, first_replacements),
+        lambda case_list: effects(model, whole_prompt, case_list, part_of(progress, 1, 2, 2, units=100)),
+    )
+    areas = areas.assign(kind=[profile_by_name[name].kind for name in areas["order"]])
+    return table[["position", "way", "draws", *EFFECTS]], curves.assign(way=way), areas.assign(way=way)
 
 
 def _correlations(frame: Frame, profile_by_name: dict[str, TokenProfile]) -> pd.DataFrame:

@@ -51,7 +51,6 @@ _PROBE = SCALES[0] / 64
 _RESOLVED = 0.2
 """A scale is judged where rounding of y_n is at most this share of the error that is tolerated."""
 _ROWS = 4
-Fields = Float[Tensor, "move pos d_model"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,17 +128,16 @@ def linear_range(
     moves = _moves(model, tokens, **counts)
     with torch.inference_mode(False), mitigated.acting(work), true_arithmetic(work):
         values = _measured(work, tokens, moves, tolerance, progress)
-    places, others = zip(*moves, strict=True)
-    words = [token_text(model.tokenizer, other) for other in others]
-    table = pd.DataFrame({"position": places, "other_id": pd.array(others, "Int64"), "other": words, **values})
+    places, target_ids = zip(*moves, strict=True)
+    words = [token_text(model.tokenizer, token) for token in target_ids]
+    table = pd.DataFrame({"position": places, "other_id": pd.array(target_ids, "Int64"), "other": words, **values})
     return LinearRange(token_columns(tokens).merge(table, on="position", how="left"), provenance)
 
 
 def _moves(model: TransformerBridge, tokens: Prompt, draws: int, seed: int) -> list[tuple[int, int]]:
-    """The place and the other token of each move."""
     kinds, ids = Kinds.of(model), tokens.ids.tolist()
     moves = [
-        (place, other) for place, token in enumerate(ids) for other in kinds.replacements(token, draws, (seed, place))
+        (place, target) for place, token in enumerate(ids) for target in kinds.replacements(token, draws, (seed, place))
     ]
     if not moves:
         raise InputError("linear_range: expected a token that has another of its kind, found control tokens alone")
@@ -156,16 +154,16 @@ def _measured(
     """The columns of every move: its range, the predicted change, the change and the error at t = 1."""
     ids = tokens.ids.to(next(model.parameters()).device)
     replaced = ids.repeat(len(moves), 1)
-    for row, (place, other) in enumerate(moves):
-        replaced[row, place] = other
+    for row, (place, target) in enumerate(moves):
+        replaced[row, place] = target
     with torch.no_grad():
         embedded, *streams = model.input_to_embed(torch.cat([ids[None], replaced]))[0].detach()
     fields = torch.stack(streams) - embedded
     predicted = AutogradRoute(model, embedded, rows=_ROWS).push(fields).double()
 
     def changes(rows: Tensor, scale: float) -> Float[Tensor, "row d_model"]:
-        moved = embedded + scale * fields[rows]
-        return held_last_tokens(model, embedded, torch.cat([embedded[None], moved]), "full").double()
+        streams = torch.cat([embedded[None], embedded + scale * fields[rows]])
+        return held_last_tokens(model, embedded, streams, "full").double()
 
     ranges = _ranges(changes, predicted, tolerance, progress)
     y, *replaced_y = changes(torch.arange(len(moves)), 1.0)
@@ -187,8 +185,8 @@ def _ranges(
 
     def off(rows: Tensor, scale: float) -> Float[Tensor, " row"]:
         """What the prediction is off."""
-        y, *moved = changes(rows, scale)
-        return (torch.stack(moved) - y - scale * predicted[rows]).norm(dim=-1)
+        y, *moved_y = changes(rows, scale)
+        return (torch.stack(moved_y) - y - scale * predicted[rows]).norm(dim=-1)
 
     probed = off(torch.arange(len(size)), _PROBE)
     noise = torch.maximum(probed, probed.median())
@@ -200,8 +198,8 @@ def _ranges(
             allowed = tolerance * scale * size[rows]
             resolved = noise[rows] <= _RESOLVED * allowed
             holds = off(rows, scale) <= allowed
-            failed, held = rows[resolved & ~holds], rows[resolved & holds]
-            ranges[held] = scale
+            failed = rows[resolved & ~holds]
+            ranges[rows[resolved & holds]] = scale
             if index == 0:  # later, smaller scales were hidden: then the range is not known
                 ranges[failed] = 0.0
             holding[failed] = False

@@ -14,8 +14,8 @@ from mitigations import Mitigation
 from mitigations.named import NONE
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
-from ostools.measure.attribution.attribution import Attribution
 from ostools.measure.bounds.bounds import Bounds
+from ostools.measure.jacobian.attribution import Attribution
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.profiles.compare import require_of_all, require_same_run
 from ostools.measure.profiles.profile import profile

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -16,8 +16,8 @@ import hooks
 from hooks import Norm, StripAttention
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.heads import Heads, read_heads, require_close
-from ostools.measure.formulas.scores import RemadeStrips, Scores, ScoresCheck, Strip, read_scores, slopes, whole_strips
-from ostools.measure.formulas.weights import BlockWeights, Layout, activation, identity_scale, layout
+from ostools.measure.formulas.scores import RemadeStrips, ScoresCheck, Strip, slopes, whole_strips
+from ostools.measure.formulas.weights import BlockWeights, Layout, activation, layout
 
 SITES = (
     "residual_pre",
@@ -55,14 +55,23 @@ class BlockSites:
     bias: Float[Tensor, "head 1 key"] | None = None
 
 
+class AppliedNorm(NamedTuple):
+    """A norm at every position: its scale r(x) and its direction u = (x - c(x)) / (sqrt(d) r(x)), so that N(x) = I - u u^T.
+
+    Where there is no such norm they are 1 and 0.
+    """
+
+    norm: Norm | None
+    scale: Float[Tensor, " pos"]
+    direction: Float[Tensor, "pos d_model"]
+
+
 class Block:
     """One block, in one dtype (float64 for the formulas): i = query, j = key.
 
-    Scales r1, r2 and, for the norms after attention and MLP, rp1, rp2; 1 where there is no such norm. A norm's `direction` is
-    u = (x - c(x)) / (sqrt(d) r(x)), so that its N(x) = I - u u^T; 0 where there is no such norm. Which norms there are, and
-    whether attention and MLP are parallel, is in `layout`. `read` gives captured
-    sites by their names, `weights` the operators of a layout; `norms` and `available` sites are the model's; `scaled`: a
-    temperature edit is active.
+    `norm1`, `norm2` have the scales r1, r2, and the norms after attention and MLP, `post_norm1` and `post_norm2`, rp1 and rp2.
+    Whether attention and MLP are parallel is in `layout`. `read` gives captured sites by their names, `weights` the operators
+    of a layout; `norms` and `available` sites are the model's; `scaled`: a temperature edit is active.
     """
 
     def __init__(
@@ -121,36 +130,22 @@ class Block:
         return self._site("residual_pre")
 
     @cached_property
-    def norm1_scale(self) -> Float[Tensor, " pos"]:
-        return self._scale("norm1_scale")
+    def norm1(self) -> AppliedNorm:
+        return self._applied(self.layout.before_attention, "norm1_scale", "residual_pre")
 
     @cached_property
-    def norm2_scale(self) -> Float[Tensor, " pos"]:
-        return self.norm1_scale if self.layout.shared else self._scale("norm2_scale")
+    def norm2(self) -> AppliedNorm:
+        return (
+            self.norm1 if self.layout.shared else self._applied(self.layout.before_mlp, "norm2_scale", self._mlp_input)
+        )
 
     @cached_property
-    def post_norm1_scale(self) -> Float[Tensor, " pos"]:
-        return self._scale("post_norm1_scale")
+    def post_norm1(self) -> AppliedNorm:
+        return self._applied(self.layout.after_attention, "post_norm1_scale", "attention_raw")
 
     @cached_property
-    def post_norm2_scale(self) -> Float[Tensor, " pos"]:
-        return self._scale("post_norm2_scale")
-
-    @cached_property
-    def norm1_direction(self) -> Float[Tensor, "pos d_model"]:
-        return self._direction(self.layout.before_attention, "residual_pre", self.norm1_scale)
-
-    @cached_property
-    def norm2_direction(self) -> Float[Tensor, "pos d_model"]:
-        return self._direction(self.layout.before_mlp, self._mlp_input, self.norm2_scale)
-
-    @cached_property
-    def post_norm1_direction(self) -> Float[Tensor, "pos d_model"]:
-        return self._direction(self.layout.after_attention, "attention_raw", self.post_norm1_scale)
-
-    @cached_property
-    def post_norm2_direction(self) -> Float[Tensor, "pos d_model"]:
-        return self._direction(self.layout.after_mlp, "mlp_raw", self.post_norm2_scale)
+    def post_norm2(self) -> AppliedNorm:
+        return self._applied(self.layout.after_mlp, "post_norm2_scale", "mlp_raw")
 
     @cached_property
     def value(self) -> Float[Tensor, "head pos d_head"]:
@@ -170,15 +165,21 @@ class Block:
         """The pattern of the queries `rows` in strips, counted from the first of them; `live`: with the scores' answer."""
         if self.attention is not None:
             return self._remade(rows, live)
-        return whole_strips(self.pattern[:, rows], self.scores.slope[:, rows] if live else None)
+        return whole_strips(self.pattern[:, rows], self.slope[:, rows] if live else None)
 
     def _remade(self, rows: slice, live: bool) -> RemadeStrips:
         read = self._first_read
         assert read.attention is not None
         assert read.size is not None
         # Of the block the strips keep only this, so that its sites can go.
-        slopes = partial(_slopes_at, self.model, self.layer, self.heads, self.scaled) if live else None
-        return RemadeStrips(read.attention, rows, read.size, self.dtype, slopes)
+        model, layer, scaled, heads = self.model, self.layer, self.scaled, self.heads if live else None
+
+        def slopes_of(queries: slice, scores: Tensor, check: ScoresCheck | None) -> Tensor:
+            assert heads is not None
+            query, key = heads.query[:, queries], heads.key[:, : scores.shape[-1]]
+            return slopes(model, layer, query, key, scores, scaled, check)
+
+        return RemadeStrips(read.attention, rows, read.size, self.dtype, slopes_of if live else None)
 
     @cached_property
     def heads(self) -> Heads:
@@ -187,10 +188,17 @@ class Block:
         return read_heads(self.layer, self._norms, self.weights, computed, self._normalised, self.value)
 
     @cached_property
-    def scores(self) -> Scores:
-        """Scores for the real derivative; raises `InputError` where the pattern is not the softmax of the scores."""
-        sites = {"pattern": self.raw_pattern, "scores": self._live["scores"]}
-        return read_scores(self.model, self.layer, self.heads, sites, self.scaled, self._first_read.bias)
+    def slope(self) -> Float[Tensor, "head query key"]:
+        """d score_ij / d (q_i . k_j), with scores and pattern checked against the model's own.
+
+        Raises `InputError` where the pattern is not the softmax of the scores (a replaced pattern, ablated edges).
+        """
+        check, scores, heads = ScoresCheck(self.layer), self._live["scores"], self.heads
+        bias = self._first_read.bias
+        slope = slopes(self.model, self.layer, heads.query, heads.key, scores, self.scaled, check, bias)
+        check.see_pattern(scores, self.raw_pattern, self.dtype)
+        check.require()
+        return slope
 
     @cached_property
     def _live(self) -> Mapping[str, Tensor]:
@@ -241,25 +249,25 @@ class Block:
     @cached_property
     def _normalised(self) -> Float[Tensor, "pos d_model"]:
         """(v - c(v)) / r1(v): gains, centring of weights and biases are folded into the weights."""
-        return self._without_gain(self.layout.before_attention, "residual_pre", self.norm1_direction)
+        return self._without_gain(self.norm1, "residual_pre")
 
-    def _without_gain(self, norm: Norm | None, site: str, direction: Tensor) -> Float[Tensor, "pos d_model"]:
+    def _without_gain(self, applied: AppliedNorm, site: str) -> Float[Tensor, "pos d_model"]:
         """Output of a norm before its gain; its input where there is no norm."""
-        return self._site(site) if norm is None else direction * direction.shape[-1] ** 0.5
+        return self._site(site) if applied.norm is None else applied.direction * applied.direction.shape[-1] ** 0.5
 
     def check(self) -> None:
         """The folded weights and the biases must reproduce what attention and MLP read and added; else `InputError`."""
         weights, layer = self.weights, self.layer
         attention_output = sum(self._head_outputs(), weights.out_bias)
         require_close(
-            attention_output / self.post_norm1_scale[:, None], self._sites["attention_output"], layer, "attention"
+            attention_output / self.post_norm1.scale[:, None], self._sites["attention_output"], layer, "attention"
         )
-        read = self._without_gain(self.layout.before_mlp, self._mlp_input, self.norm2_direction)
+        read = self._without_gain(self.norm2, self._mlp_input)
         require_close(read @ weights.gate.T + weights.gate_bias, self._sites["mlp_gate"], layer, "W_gate of the MLP")
         if weights.up is not None:
             require_close(read @ weights.up.T + weights.up_bias, self._sites["mlp_up"], layer, "W_up of the MLP")
         added = self._site("mlp_hidden") @ weights.down.T + weights.down_bias
-        require_close(added / self.post_norm2_scale[:, None], self._sites["mlp_output"], layer, "W_down of the MLP")
+        require_close(added / self.post_norm2.scale[:, None], self._sites["mlp_output"], layer, "W_down of the MLP")
         residual = self._site("residual_pre") + self._site("attention_output")
         if not self.layout.parallel:
             require_close(residual, self._sites["residual_mid"], layer, "the sum behind attention")
@@ -285,27 +293,9 @@ class Block:
     def _site(self, name: str) -> Tensor:
         return self._sites[name].to(self.dtype)
 
-    def _scale(self, name: str) -> Float[Tensor, " pos"]:
-        """r(x) at every position; 1 where the model has no such norm."""
-        return self._site(name)[:, 0] if name in self._sites else identity_scale(self._site("residual_pre"))
-
-    def _direction(self, norm: Norm | None, site: str, scale: Float[Tensor, " pos"]) -> Float[Tensor, "pos d_model"]:
-        """u of one norm; 0 where the model has none."""
+    def _applied(self, norm: Norm | None, scale_site: str, site: str) -> AppliedNorm:
         if norm is None:
-            return torch.zeros_like(self._site("residual_pre"))
-        x = norm.centre(self._site(site))
-        return x / (scale[:, None] * x.shape[-1] ** 0.5)
-
-
-def _slopes_at(
-    model: TransformerBridge,
-    layer: int,
-    heads: Heads,
-    scaled: bool,
-    queries: slice,
-    scores: Float[Tensor, "head query key"],
-    check: ScoresCheck | None,
-) -> Float[Tensor, "head query key"]:
-    """`slopes` of some queries and every key up to the last of them."""
-    query, key = heads.query[:, queries], heads.key[:, : scores.shape[-1]]
-    return slopes(model, layer, query, key, scores, scaled, check)
+            stream = self._site("residual_pre")
+            return AppliedNorm(None, torch.ones_like(stream[:, 0]), torch.zeros_like(stream))
+        scale, x = self._site(scale_site)[:, 0], norm.centre(self._site(site))
+        return AppliedNorm(norm, scale, x / (scale[:, None] * x.shape[-1] ** 0.5))

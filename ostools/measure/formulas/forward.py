@@ -43,12 +43,8 @@ def kept_weights(shape: Shape, element: int) -> int:
     return size if size <= chunk(KEPT_WEIGHTS) else 0
 
 
-@dataclass(frozen=True)
-class Call:
-    """Call of one block by the model: run again with it, the block computes the same numbers under the same edits."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Arguments of one block's call by the model: run again with them, it computes the same numbers under the same edits."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,8 @@ class Forward:
         return weights
 
     def _read(self, layer: int, site_names: Sequence[str]) -> BlockSites:
-        bias = position_bias(self.model, self.calls[layer].kwargs, len(self.final_norm_scale))
+        args, kwargs = self.calls[layer]
+        bias = position_bias(self.model, kwargs, len(self.final_norm_scale))
         if self.kept_sites and all(name in self.kept_sites for name in site_names if name in self.available):
             return BlockSites(
                 {name: self.kept_sites[name][layer] for name in site_names if name in self.kept_sites}, bias=bias
@@ -104,10 +101,11 @@ class Forward:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(true_arithmetic(self.model, [layer]))
-            record = stack.enter_context(hooks.capture(self.model, *names, layers=[layer], reduce=_first))
+            record = stack.enter_context(
+                hooks.capture(self.model, *names, layers=[layer], reduce=lambda rows, _: rows[0])
+            )
             calls = [] if strips is None else stack.enter_context(strips.noting(layer))
-            call = self.calls[layer]
-            self.model.blocks[layer](*call.args, **call.kwargs)
+            self.model.blocks[layer](*args, **kwargs)
         sites = {name: record[name][layer] for name in names}
         return BlockSites(sites, bias=bias) if strips is None else BlockSites(sites, calls[0], strips.size)
 
@@ -162,15 +160,10 @@ def _note(calls: list[Call]) -> Any:
     def note(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A block that ran again with the pass's own cache would see every key twice.
         bare = {name: False if name == "use_cache" else _uncached(value) for name, value in kwargs.items()}
-        calls.append(Call(tuple(map(_uncached, args)), bare))
+        calls.append((tuple(map(_uncached, args)), bare))
 
     return note
 
 
 def _uncached(value: Any) -> Any:
     return None if isinstance(value, Cache) else value
-
-
-def _first(tensor: Tensor, layer: int | None) -> Tensor:
-    """The only prompt of the batch."""
-    return tensor[0]

@@ -122,23 +122,11 @@ class HeadMap:
         if self.norm is None or self.direction is None:
             return gradient
         gradient = gradient * self.norm
-        if norms:
-            gradient = self._projected(gradient, self.direction)
-        return gradient
-
-    def push(self, tangent: Float[Tensor, "*batch kv_head pos d_head"], *, norms: bool = True) -> PerHead:
-        """Apply the map forwards to what W gives: the change of every query head's rotated query or key."""
-        if self.norm is not None and self.direction is not None:
-            if norms:
-                tangent = self._projected(tangent, self.direction)
-            tangent = tangent * self.norm
-        if self.rotation is not None:
-            tangent = self.rotation(tangent)
-        return tangent.repeat_interleave(self.group, dim=-3)
-
-    def _projected(self, x: PerHead, direction: Float[Tensor, "kv_head pos d_head"]) -> PerHead:
-        """N x, N = I - u u^T: of each head, or of all heads together."""
-        return x - (x * direction).sum((-3, -1) if self.joint else -1, keepdim=True) * direction
+        if not norms:
+            return gradient
+        # N g, N = I - u u^T: of each head, or of all heads together.
+        along = (gradient * self.direction).sum((-3, -1) if self.joint else -1, keepdim=True)
+        return gradient - along * self.direction
 
     def at(self, rows: slice) -> HeadMap:
         """Restrict the map to some positions."""

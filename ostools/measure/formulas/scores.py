@@ -13,7 +13,7 @@ numbers in place of heads x n^2, for one more product of queries and keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,37 +26,7 @@ import hooks
 from hooks import StripAttention
 from hooks.register import hidden
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
-from ostools.measure.formulas.heads import Closeness, Heads
-
-
-@dataclass(frozen=True)
-class Scores(Heads):
-    """The heads, and how a score answers q_i . k_j.
-
-    `slope`_ij = d score_ij / d (q_i . k_j) = f_i phi_ij s, with phi = 1 - (capped / c)^2 under a soft-cap; 0 where masked.
-    """
-
-    slope: Float[Tensor, "head query key"]
-
-
-def read_scores(
-    model: TransformerBridge,
-    layer: int,
-    heads: Heads,
-    sites: Mapping[str, Tensor],
-    scaled: bool,
-    bias: Float[Tensor, "head 1 key"] | None = None,
-) -> Scores:
-    """The scores of one block, checked against the model's own scores and pattern; `scaled`: a temperature edit is active.
-
-    Raises `InputError` where the pattern is not the softmax of the scores (a replaced pattern, ablated edges), and where
-    soft-cap or scale do not give what the model computed.
-    """
-    check = ScoresCheck(layer)
-    slope = slopes(model, layer, heads.query, heads.key, sites["scores"], scaled, check, bias)
-    check.see_pattern(sites["scores"], sites["pattern"], heads.query.dtype)
-    check.require()
-    return Scores(heads.query, heads.key, heads.value, heads.query_map, heads.key_map, slope)
+from ostools.measure.formulas.heads import Closeness
 
 
 def require_softmax(model: TransformerBridge, what: str, instead: str) -> None:
@@ -78,11 +48,8 @@ class ScoresCheck:
 
     def __init__(self, layer: int) -> None:
         self._layer = layer
-        self._scores = Closeness(layer, "the scores of attention")
+        self.scores = Closeness(layer, "the scores of attention")
         self._is_softmax = True
-
-    def see_scores(self, measured: Tensor, computed: Tensor) -> None:
-        self._scores.see(measured, computed)
 
     def see_pattern(self, scores: Tensor, pattern: Tensor, dtype: torch.dtype) -> None:
         softmax_pattern = torch.softmax(scores.to(dtype), dim=-1)
@@ -92,7 +59,7 @@ class ScoresCheck:
 
     def require(self) -> None:
         """Raises `InputError` for what was seen and must not be."""
-        self._scores.require()
+        self.scores.require()
         if not self._is_softmax:
             raise InputError(
                 f"block {self._layer}: the pattern is not the softmax of the scores (replaced, or edges ablated): formulas "
@@ -110,7 +77,11 @@ def slopes(
     check: ScoresCheck | None = None,
     bias: Float[Tensor, "head 1 key"] | None = None,
 ) -> Float[Tensor, "head query key"]:
-    """`Scores.slope` of some queries, whose scores by the formulas `check` compares with the model's own."""
+    """slope_ij = d score_ij / d (q_i . k_j) = f_i phi_ij s of some queries; 0 where masked.
+
+    phi = 1 - (capped / c)^2 under a soft-cap. `check` compares the scores by the formulas with the model's own; `scaled`: a
+    temperature edit is active.
+    """
     attention: Any = model.blocks[layer].attn.original_component
     visible = ~hidden(scores)
     scale = float(getattr(attention, "scaling", getattr(attention, "softmax_scale", query.shape[-1] ** -0.5)))
@@ -128,7 +99,7 @@ def slopes(
         temperature = _temperature(raw_scores, scores.to(raw_scores), visible, layer)
         raw_scores, slope = temperature * raw_scores, temperature * slope
     if check is not None:
-        check.see_scores(torch.where(visible, raw_scores, 0.0), torch.where(visible, scores, 0.0))
+        check.scores.see(torch.where(visible, raw_scores, 0.0), torch.where(visible, scores, 0.0))
     return slope
 
 

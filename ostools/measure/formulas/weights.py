@@ -115,11 +115,6 @@ def activation(mlp: Any) -> Any:
     return function
 
 
-def identity_scale(like: Float[Tensor, "pos d_model"]) -> Float[Tensor, " pos"]:
-    """r(x) of no norm."""
-    return torch.ones_like(like[:, 0])
-
-
 @dataclass(frozen=True)
 class BlockWeights:
     """One block's operators. `up` is None where the MLP has no gate; `bare_*` lack the norms' gains.
@@ -161,7 +156,9 @@ def block_weights(
     attention, mlp = model.blocks[layer].attn, model.blocks[layer].mlp
     scale = hooks.residual_scale(model)
     bare_left = scale * dense(attention.W_O).to(dtype).mT
-    down, gate, up = _mlp_weights(model, layer, layout.gated, dtype)
+    down, inner = (dense(weight).to(dtype).mT for weight in (mlp.W_out, mlp.W_in))
+    # An MLP without a gate has W_in in the place of W_gate.
+    gate, up = (dense(mlp.W_gate).to(dtype).mT, inner) if layout.gated else (inner, None)
     down = scale * down
     out_bias, down_bias = (scale * _bias(part, len(down), gate) for part in (attention.o, mlp.out))
     query, query_bias = _projection(ln1, attention.q, attention.W_Q, dtype)
@@ -233,17 +230,6 @@ def final_norm(model: TransformerBridge) -> Float[Tensor, "d_model d_model"]:
 def _expanded(per_key_value_head: Tensor, heads: int) -> Tensor:
     """One tensor a query head, [head, ...], from one a key/value head."""
     return per_key_value_head.repeat_interleave(heads // per_key_value_head.shape[0], dim=0)
-
-
-def _mlp_weights(
-    model: TransformerBridge, layer: int, gated: bool, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """W_down, W_gate, W_up as [out, in]; an MLP without a gate has W_in in the place of W_gate."""
-    mlp = model.blocks[layer].mlp
-    down, inner = (dense(weight).to(dtype).mT for weight in (mlp.W_out, mlp.W_in))
-    if gated:
-        return down, dense(mlp.W_gate).to(dtype).mT, inner
-    return down, inner, None
 
 
 def _before(norm: Norm | None, weight: Float[Tensor, "*head out d_model"]) -> Float[Tensor, "*head out d_model"]:

@@ -94,12 +94,14 @@ def certify(
     expected, spread = token_parts.sum(0), float(token_parts.norm())
     size, agrees = float(expected.norm()), False
     difference, bar, error, rounding = expected, 0.0, 0.0, 0.0
+    # Size of W over that of y_n: a sum like w^T y may be far smaller than what is added; its rounding is not.
+    gain = 1.0 if outputs is None else float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
     slopes: dict[float, Float[Tensor, " d_out"]] = {}
     for steps in (_FIRST_STEPS[stream.dtype], _STEPS[stream.dtype]):
         new_steps = [step for step in steps if step not in slopes]
         perturbed = torch.cat([torch.stack([stream + step * field, stream - step * field]) for step in new_steps])
         perturbed_y = held_last_tokens(model, embedded, perturbed, linearisation, layer).double()
-        rounding = max(rounding, ROUNDING[stream.dtype] * float(perturbed_y.norm(dim=-1).max()) * _gain(outputs))
+        rounding = max(rounding, ROUNDING[stream.dtype] * float(perturbed_y.norm(dim=-1).max()) * gain)
         perturbed_y = perturbed_y if outputs is None else perturbed_y @ outputs.double().T
         pairs = zip(new_steps, perturbed_y[0::2], perturbed_y[1::2], strict=True)
         slopes |= {step: (up - down) / (2 * step) for step, up, down in pairs}
@@ -127,11 +129,6 @@ def _evened(parts: Float[Tensor, "pos d_out"]) -> Float[Tensor, " pos"]:
     positive_sizes = sizes[sizes > 0]
     median = positive_sizes.median() if len(positive_sizes) else sizes.new_ones(())
     return (median / sizes.clamp_min(1e-300)).clamp(_LEAST_SHARE, 1.0)
-
-
-def _gain(outputs: Float[Tensor, "out d_model"] | None) -> float:
-    """Size of W over that of y_n: a sum like w^T y may be far smaller than what is added; its rounding is not."""
-    return 1.0 if outputs is None else float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
 
 
 def _difference(
@@ -163,7 +160,11 @@ def certify_sum(
     passes.
     """
     stream = stream_of(model, embedded, layer)
-    bias, y = bias_terms(model, embedded, linearisation, layer).double(), last_token(model, embedded).double()
+    zeros = torch.zeros_like(embedded)[None]
+    bias = held_last_tokens(model, embedded, zeros, linearisation, layer)[0].double()
+    with torch.no_grad(), hooks.capture(model, "final_norm") as record:
+        run_from(model, embedded[None], logits_to_keep=no_logits(model))
+    y = record["final_norm"][0, -1].double()
     if outputs is not None:
         bias, y = outputs.double() @ bias, outputs.double() @ y
     total = parts(stream).double().sum(0)
@@ -180,20 +181,6 @@ def require_adds_up(error: float, within: float, parts: str, total: str) -> None
             f"expected {within:g} at most. Either an edit is active that the held network does not repeat, or rounding in "
             "float32 is too large: leave the edit's block, or load the model with dtype='float64'"
         )
-
-
-def bias_terms(
-    model: TransformerBridge, embedded: Float[Tensor, "pos d_model"], linearisation: str, layer: int
-) -> Float[Tensor, " d_model"]:
-    """Bias terms of y_n: the network, held at this prompt, applied to v^(layer) = 0."""
-    return held_last_tokens(model, embedded, torch.zeros_like(embedded)[None], linearisation, layer)[0]
-
-
-def last_token(model: TransformerBridge, embedded: Float[Tensor, "pos d_model"]) -> Float[Tensor, " d_model"]:
-    """y_n of the plain network."""
-    with torch.no_grad(), hooks.capture(model, "final_norm") as record:
-        run_from(model, embedded[None], logits_to_keep=no_logits(model))
-    return record["final_norm"][0, -1]
 
 
 def stream_of(

@@ -19,14 +19,13 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 from mitigations import Mitigation
-from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
-from ostools.ground.names import checked_name
+from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
+from ostools.ground.whole_numbers import whole_number
 from ostools.measure.jacobian.linearised import ROWS, Linearised
 from ostools.measure.jacobian.memory import sensitivity_memory
-from ostools.measure.jacobian.routes import AutogradRoute, freezing
+from ostools.measure.jacobian.routes import AutogradRoute, freezing, require_unfrozen
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, strips_where_long, true_arithmetic
@@ -69,8 +68,8 @@ class Hops(
         """Medians over the tokens before the last that reach it, by hops: share, and relative size ||J^(h)|| / ||J||."""
         frame = self.reached
         frame = frame[frame["position"] < frame["position"].max()]
-        whole = frame[frame["hops"] == ALL].set_index("position")["frobenius_norm"]
-        frame = frame.assign(relative_size=frame["frobenius_norm"] / frame["position"].map(whole))
+        size = frame[frame["hops"] == ALL].set_index("position")["frobenius_norm"]
+        frame = frame.assign(relative_size=frame["frobenius_norm"] / frame["position"].map(size))
         return frame.groupby("hops", sort=False)[["share", "relative_size"]].median().reset_index()
 
     @property
@@ -78,8 +77,8 @@ class Hops(
         """Sum of the sizes of each token's parts over the size of their sum: 1 where nothing cancels."""
         frame = self.reached
         parts = frame[frame["hops"] != ALL].groupby("position")["frobenius_norm"].sum()
-        whole = frame[frame["hops"] == ALL].set_index("position")
-        return whole[["token"]].assign(cancellation=parts / whole["frobenius_norm"]).reset_index()
+        sums = frame[frame["hops"] == ALL].set_index("position")
+        return sums[["token"]].assign(cancellation=parts / sums["frobenius_norm"]).reset_index()
 
 
 @measurement(
@@ -92,7 +91,6 @@ def hops(
     prompt: str | Prompt,
     *,
     most: int = 3,
-    method: str = "sketch",
     cotangents: int = 16,
     seed: int = 0,
     mitigation: Mitigation | str | None = None,
@@ -102,8 +100,7 @@ def hops(
 
     Args:
         most: parts of 0, 1, ..., `most` hops; all longer paths are one part, "more".
-        method: "sketch": norms from random cotangents, each with an interval; "exact": from all d_model rows.
-        cotangents: rows of a sketch.
+        cotangents: random rows from which norms are estimated, each with an interval; of all d_model rows they are exact.
         seed: seed of the random cotangents.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
             runs under its hooks. It has to change the prompt or a logit, or it is refused.
@@ -114,7 +111,10 @@ def hops(
     Cost: `most` + 2 rows of a sketch for each cotangent.
     """
     mitigated = MitigatedPrompts.of("hops", model, [prompt], mitigation)
-    _checked(int(model.cfg.d_model), most, method, cotangents, seed)
+    whole_number("most", most, 1)
+    whole_number("seed", seed)
+    if whole_number("cotangents", cotangents, 2) > model.cfg.d_model:
+        raise InputError(f"hops: expected at most d_model = {model.cfg.d_model} cotangents, found {cotangents}")
     tokens = mitigated.prompt
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()))
     work = full_precision(model, "hops")
@@ -124,40 +124,25 @@ def hops(
         true_arithmetic(work),
         strips_where_long(work, len(tokens.ids)),
     ):
-        if any(edit.kind == "freeze" for edit in hooks.active_edits(work)):
-            raise InputError(
-                f"hops freezes what the derivative holds; leave the block of hooks.frozen() first{OF_A_LEFT_HOOK}"
-            )
+        require_unfrozen(work, "hops")
         linear = Linearised(work, tokens.ids, "frozen")
-        rows = int(work.cfg.d_model) if method == "exact" else cotangents
         generator = torch.Generator().manual_seed(seed)
-        directions = orthonormal_rows(rows, int(work.cfg.d_model), generator).to(linear.norm.factor)
+        directions = orthonormal_rows(cotangents, int(work.cfg.d_model), generator).to(linear.norm.factor)
         tracks = linear.pull_by_hops(directions, most, progress)
         error = _against_autograd(work, tokens, directions[:1], tracks[-1, :1])
-    settings = {"most": most, "method": method, "cotangents": rows, "seed": seed}
-    settings |= {"against_autograd": error, **mitigated.provenance_entry, **tokens.provenance}
+    settings = {"most": most, "cotangents": cotangents, "seed": seed, "against_autograd": error}
+    settings |= {**mitigated.provenance_entry, **tokens.provenance}
     return Hops(_table(tokens, tracks), replace(provenance, parameters=settings))
 
 
-def hops_memory(model: Unloaded, pos: int, *, most: int = 3, method: str = "sketch", cotangents: int = 16) -> int:
+def hops_memory(model: Unloaded, pos: int, *, most: int = 3, cotangents: int = 16) -> int:
     """Bytes of the tracks, of the products of one block with some of their rows, and of a track's norms in float64."""
-    shape, rows = model.shape, model.shape.d_model if method == "exact" else cotangents
-    track = rows * pos * shape.d_model
+    shape = model.shape
+    track = cotangents * pos * shape.d_model
     widths = 8 * shape.d_model + 2 * shape.d_mlp + 4 * shape.n_heads * shape.d_head
     products = max(ROWS, most + 2) * pos * widths * shape.element
-    held = (most + 2) * track * shape.element + products + 6 * track * 8
-    return held + sensitivity_memory(model, pos, linearisations="frozen", method="sketch")
-
-
-def _checked(d_model: int, most: int, method: str, cotangents: int, seed: int) -> None:
-    checked_name("method", method, ("sketch", "exact"))
-    for name, number, least in (("most", most, 1), ("cotangents", cotangents, 2), ("seed", seed, 0)):
-        if type(number) is not int or number < least:
-            raise InputError(f"hops: expected {name} to be a whole number of at least {least}, found {number!r}")
-    if cotangents > d_model:
-        raise InputError(
-            f"hops: expected at most d_model = {d_model} cotangents, found {cotangents}: ask for method='exact'"
-        )
+    tracks = (most + 2) * track * shape.element + products + 6 * track * 8
+    return tracks + sensitivity_memory(model, pos, linearisations="frozen", method="sketch")
 
 
 def _against_autograd(
@@ -178,19 +163,19 @@ def _against_autograd(
 
 def _table(tokens: Prompt, tracks: Float[Tensor, "track row pos d_model"]) -> pd.DataFrame:
     """The tracks' norms and shares, a row for each token and part."""
-    whole = tracks[-1].double()
-    size, rest, tables = whole.square().sum((0, -1)), whole.clone(), []
+    total = tracks[-1].double()
+    size, remainder, tables = total.square().sum((0, -1)), total.clone(), []
     for name in (*map(str, range(len(tracks) - 1)), MORE, ALL):
-        part = {MORE: rest, ALL: whole}.get(name)
+        part = {MORE: remainder, ALL: total}.get(name)
         if part is None:
             part = tracks[int(name)].double()
-            rest -= part
+            remainder -= part
         interval = Sketch.of(part).trace_interval(_LEVEL)
         norms = {
             "frobenius_norm": interval.value.sqrt(),
             "frobenius_lower": interval.lower.sqrt(),
             "frobenius_upper": interval.upper.sqrt(),
-            "share": (part * whole).sum((0, -1)) / size,
+            "share": (part * total).sum((0, -1)) / size,
         }
         columns = {column: values.cpu().numpy() for column, values in norms.items()}
         tables.append(token_columns(tokens).assign(hops=name, **columns))

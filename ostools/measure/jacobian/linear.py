@@ -11,7 +11,6 @@ activations the p_i of a gated MLP; the p_i of a plain one is then act(a) / a.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,8 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks import Norm
-from ostools.measure.formulas.block import Block
+from ostools.measure.formulas.block import AppliedNorm, Block
 from ostools.measure.formulas.scores import Strip
 from ostools.models.lazy_cast import dense
 from ostools.theory.path_sum import mlp_jacobian
@@ -41,8 +39,9 @@ class LinearNorm:
     centred: bool
 
     @classmethod
-    def of(cls, norm: Norm | None, scale: Tensor, direction: Tensor, rows: slice, live: bool) -> LinearNorm:
+    def of(cls, applied: AppliedNorm, rows: slice, live: bool) -> LinearNorm:
         """Norm at the positions `rows`; the identity where there is no norm."""
+        norm, scale, direction = applied
         if norm is None:
             return cls(torch.ones_like(direction[rows, None]), None, centred=False)
         factor = norm.gain.to(scale) / scale[rows, None, None]
@@ -71,18 +70,6 @@ def mlp_core(block: Block, rows: slice) -> Float[Tensor, "pos d_model d_model"]:
     return mlp_jacobian(weights.bare_down, weights.bare_gate, weights.bare_up, block.p[rows], q)
 
 
-def _mlp_parts(block: Block, rows: slice, live_activation: bool) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """W_down; W_gate and W_up, or W_in alone; and the slope between each of these and W_down. Without a slope there is none."""
-    weights = block.weights
-    pairs = zip(
-        (weights.bare_gate, weights.bare_up),
-        (block.p, block.q) if live_activation else block.held_slopes,
-        strict=True,
-    )
-    present = [(weight, slope[rows, None]) for weight, slope in pairs if weight is not None and slope is not None]
-    return weights.bare_down, [weight for weight, _ in present], [slope for _, slope in present]
-
-
 class LinearMlp:
     """D at the positions `rows`; `core`: its `mlp_core` there, where it is made."""
 
@@ -94,29 +81,25 @@ class LinearMlp:
         live_activation: bool,
         core: Float[Tensor, "pos d_model d_model"] | None = None,
     ) -> None:
-        before, post = block.layout.before_mlp, block.layout.after_mlp
-        self.before = LinearNorm.of(before, block.norm2_scale, block.norm2_direction, rows, live_norms)
-        self.after = None
-        if post is not None:
-            self.after = LinearNorm.of(post, block.post_norm2_scale, block.post_norm2_direction, rows, live_norms)
+        self.before = LinearNorm.of(block.norm2, rows, live_norms)
+        self.after = None if block.layout.after_mlp is None else LinearNorm.of(block.post_norm2, rows, live_norms)
         self.core = core
         if core is None:
-            self.down, self.inner, self.slopes = _mlp_parts(block, rows, live_activation)
+            weights, slopes = block.weights, (block.p, block.q) if live_activation else block.held_slopes
+            # W_gate and W_up, or W_in alone, each with the slope between it and W_down. Without a slope there is none.
+            pairs = zip((weights.bare_gate, weights.bare_up), slopes, strict=True)
+            parts = [(weight, slope[rows, None]) for weight, slope in pairs if weight is not None and slope is not None]
+            self.down, (self.inner, self.slopes) = weights.bare_down, zip(*parts, strict=True)
 
     def pull(self, gradient: Gradients) -> Gradients:
         after = gradient if self.after is None else self.after.pull(gradient)
         if self.core is not None:
             return self.before.pull(after @ self.core)
         hidden = after @ self.down
-        parts = (hidden * slope @ inner for slope, inner in zip(self.slopes, self.inner, strict=True))
-        return self.before.pull(_sum(parts))
-
-
-def _sum(parts: Iterator[Tensor]) -> Tensor:
-    total = next(parts)
-    for part in parts:
-        total += part
-    return total
+        inner_gradient = hidden * self.slopes[0] @ self.inner[0]
+        for slope, inner in zip(self.slopes[1:], self.inner[1:], strict=True):
+            inner_gradient += hidden * slope @ inner
+        return self.before.pull(inner_gradient)
 
 
 class LinearScores:
@@ -188,18 +171,14 @@ class LinearAttention:
         live_pattern: bool,
         live_norms: bool,
     ) -> None:
-        everywhere = slice(None)
         self.rows = rows
-        before, post = block.layout.before_attention, block.layout.after_attention
-        self.before = LinearNorm.of(before, block.norm1_scale, block.norm1_direction, everywhere, live_norms)
-        self.after = None
-        if post is not None:
-            self.after = LinearNorm.of(post, block.post_norm1_scale, block.post_norm1_direction, rows, live_norms)
+        self.before = LinearNorm.of(block.norm1, slice(None), live_norms)
+        self.after = None if block.layout.after_attention is None else LinearNorm.of(block.post_norm1, rows, live_norms)
         self.out = block.weights.bare_left
         self.value_weight = dense(model.blocks[block.layer].attn.W_V).to(self.out)
         self.strips = block.strips(rows, live_pattern)
         self.scores = LinearScores(model, block, rows, live_norms) if live_pattern else None
-        self.pos = len(block.norm1_scale)
+        self.pos = len(block.norm1.scale)
 
     def pull(self, gradient: AtQueries) -> AtKeys:
         value_gradient = self._at_values(gradient)
@@ -238,8 +217,8 @@ class LinearAttention:
         """alpha_ii of every query."""
         parts = []
         for strip in self.strips:
-            own = torch.arange(strip.queries.start, strip.queries.stop) + (self.rows.start or 0) - strip.keys.start
+            column = torch.arange(strip.queries.start, strip.queries.stop) + (self.rows.start or 0) - strip.keys.start
             keys = strip.pattern.shape[-1]
-            weights = strip.pattern[:, torch.arange(len(own)), own.clamp(0, keys - 1)]
-            parts.append(weights * ((own >= 0) & (own < keys)).to(weights))
+            weights = strip.pattern[:, torch.arange(len(column)), column.clamp(0, keys - 1)]
+            parts.append(weights * ((column >= 0) & (column < keys)).to(weights))
         return torch.cat(parts, dim=-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -26,8 +26,8 @@ from ostools.measure.jacobian.certificate import (
     require_same_logits,
 )
 from ostools.measure.jacobian.linearised import Linearised
-from ostools.measure.jacobian.memory import MemoryPlan, fits, plan
-from ostools.measure.jacobian.norms import RELATIVE_ERROR, Stop, choose_method, most_rows, sketched
+from ostools.measure.jacobian.memory import fits, plan
+from ostools.measure.jacobian.norms import choose_method, most_rows, sketched
 from ostools.measure.jacobian.routes import FROZEN_PARTS, AutogradRoute, Route, freezing
 from ostools.measure.passes.contexts import run_from, strips_where_long
 from ostools.models import Prompt
@@ -45,28 +45,16 @@ NORMS = tuple(f"{norm}_{column}" for norm in ("operator", "frobenius") for colum
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings of `sensitivity`; `max_memory` None means what is free.
+class JacobianOptions:
+    """Options of a sensitivity: which linearisations, at which layers, and how; of w^T y_n where `logit` = w. `max_memory` None
+    means what is free."""
 
-    `confidence`: level of the intervals of a sketch or an estimate. `relative_error`: largest half-width of an interval over
-    its norm, of an estimate.
-    """
-
+    names: Sequence[str]
+    layers: Sequence[int]
     method: str
     cotangents: int
     max_memory: int | None
     seed: int
-    relative_error: float = RELATIVE_ERROR
-    confidence: float = 0.95
-
-
-@dataclass(frozen=True)
-class JacobianOptions:
-    """Options of a sensitivity: which linearisations, at which layers, and how; of w^T y_n where `logit` = w."""
-
-    names: Sequence[str]
-    layers: Sequence[int]
-    settings: Settings
     logit: Float[Tensor, " d_model"] | None = None
 
 
@@ -113,22 +101,12 @@ class MeasuredNorms:
 Row = Callable[[Float[Tensor, " d_model"]], Float[Tensor, "place d_model"]]
 
 
-@dataclass(frozen=True)
-class _Products:
+class _Products(NamedTuple):
     """Products for the checks: W J_i t_i of a field t at the lowest layer, g^T J_i at every place, and W (None: all of y_n)."""
 
     parts: Parts
     row: Row
     outputs: Float[Tensor, "out d_model"] | None
-
-
-@dataclass(frozen=True)
-class _Linear:
-    """The network linearised: products with its Jacobians, and by which method their norms are taken."""
-
-    route: Route
-    method: str
-    account: Mapping[str, Any]
 
 
 def measured(
@@ -154,48 +132,47 @@ class LinearisationRun:
     options: JacobianOptions
 
     def measured(self, progress: Progress | None) -> MeasuredNorms:
-        """Measure the norms, certified by finite differences. Raises `InputError` where a check fails."""
-        linear = self._linearised()
-        norms = self._exact if linear.method == "exact" else self._sketched
-        columns, products, reached_accuracy = norms(linear, progress)
+        """Linearise, take the norms, certify them. Raises `InputError` where a check fails."""
+        route, method, account = self._linearised()
+        norms = self._exact if method == "exact" else self._sketched
+        columns, products, reached_accuracy = norms(route, progress)
         _require_sound(columns["frobenius_norm"], self.name)
-        checked = self._certified(linear, products)
+        account |= {"certificate": self._certified(account["route"], products)}
         if FROZEN_PARTS[self.name].all:
-            checked["adds_up_within"] = self._adds_up(products)
-        if linear.method != "exact":  # which tells each block of its rows
+            where = self.model, self.start.embedded, self.name, self.options.layers[0]
+            account["adds_up_within"] = certify_sum(*where, products.parts, products.outputs)
+        if method != "exact":  # which tells each block of its rows
             tell(progress, 1, 1)
         if self.start.choices is not None:
-            checked["experts"] = self.start.choices.account
-        return MeasuredNorms(columns, linear.method, {**linear.account, **checked, **reached_accuracy})
+            account["experts"] = self.start.choices.account
+        return MeasuredNorms(columns, method, account | reached_accuracy)
 
-    def _linearised(self) -> _Linear:
-        """Linearise by the formulas; by autograd where they do not know the model or an edit."""
-        embedded, settings, is_logit = self.start.embedded, self.options.settings, self.options.logit is not None
-        limit = chunk(available_memory(embedded.device)) if settings.max_memory is None else settings.max_memory
-        size_arguments = Shape.of(self.model), len(embedded), len(self.options.layers)
+    def _linearised(self) -> tuple[Route, str, dict[str, Any]]:
+        """Linearise by the formulas; by autograd where they do not know the model or an edit. The products, the method by which
+        norms are taken, and how both were chosen."""
+        start, options = self.start, self.options
+        d_model, is_logit = start.embedded.shape[-1], options.logit is not None
+        limit = options.max_memory
+        limit = chunk(available_memory(start.embedded.device)) if limit is None else limit
+        size_arguments = Shape.of(self.model), len(start.embedded), len(options.layers)
         within: dict[str, Any] = {"live": not FROZEN_PARTS[self.name].attention, "max_memory": limit}
-        method, reason = settings.method, "as asked"
-        if is_logit:
-            method, reason = "exact", "one row"
-        elif method == "auto":
-            method, reason = choose_method(embedded.shape[-1], exact_fits=fits(*size_arguments, **within))
+        method, reason = ("exact", "one row") if is_logit else (options.method, "as asked")
+        if method == "auto":
+            method, reason = choose_method(d_model, exact_fits=fits(*size_arguments, **within))
         exact_rows = 1 if is_logit else None
-        sketch_rows = most_rows(embedded.shape[-1], method, settings.cotangents)
-        within["rows"] = exact_rows if method == "exact" else sketch_rows
-        memory_plan = plan(*size_arguments, **within)
+        within["rows"] = exact_rows if method == "exact" else most_rows(d_model, method, options.cotangents)
         account = {"route": "analytic", "reason": reason}
+        memory_plan = plan(*size_arguments, **within)
         try:
-            route: Route = self._by_formulas(memory_plan)
+            cores = start.cores if memory_plan.cores else None
+            route: Route = Linearised(
+                self.model, start.ids, self.name, options.layers, memory_plan.chunk, start.read, cores
+            )
         except InputError as error:
             memory_plan = plan(*size_arguments, **within, by_autograd=True)
             account |= {"route": "autograd", "why": str(error)}
             route = self._by_autograd(memory_plan.chunk)
-        return _Linear(route, method, account | {"plan": str(memory_plan)})
-
-    def _by_formulas(self, memory_plan: MemoryPlan) -> Linearised:
-        start = self.start
-        cores = start.cores if memory_plan.cores else None
-        return Linearised(self.model, start.ids, self.name, self.options.layers, memory_plan.chunk, start.read, cores)
+        return route, method, account | {"plan": str(memory_plan)}
 
     def _by_autograd(self, rows: int) -> AutogradRoute:
         """After proving that what is held constant leaves the logits as they are."""
@@ -203,53 +180,44 @@ class LinearisationRun:
             with torch.no_grad(), freezing(self.model, self.name):
                 frozen_logits = self.model(self.start.ids[None], logits_to_keep=1)
             require_same_logits(self.start.logits, frozen_logits[0], f"the {self.name} forward pass", FROZEN)
-        freeze = freezing(self.model, self.name)
+        freeze, layers = freezing(self.model, self.name), tuple(self.options.layers)
         with held_choices(self.model, self.start.choices):
-            return AutogradRoute(
-                self.model, self.start.embedded, freeze=freeze, rows=rows, layers=tuple(self.options.layers)
-            )
+            return AutogradRoute(self.model, self.start.embedded, freeze=freeze, rows=rows, layers=layers)
 
-    def _exact(self, linear: _Linear, progress: Progress | None) -> tuple[Columns, _Products, dict[str, Any]]:
+    def _exact(self, route: Route, progress: Progress | None) -> tuple[Columns, _Products, dict[str, Any]]:
         """The norms, and the products that are read off the rows."""
         like, logit = self.start.embedded, self.options.logit
-        rows = jacobian_norms.exact_jacobians(linear.route, like, progress, logit)
-        norms = jacobian_norms.exact_norms(rows, like.device)
-        operator, frobenius = norms.operator.cpu(), norms.frobenius.cpu()
+        rows = jacobian_norms.exact_jacobians(route, like, progress, logit)
+        operator, frobenius = (norm.cpu() for norm in jacobian_norms.exact_norms(rows, like.device))
         outputs = None if logit is None else logit[None]
         products = _Products(jacobian_norms.token_products(rows), jacobian_norms.row_products(rows), outputs)
         return dict(zip(NORMS, [operator] * 3 + [frobenius] * 3, strict=True)), products, {}
 
-    def _sketched(self, linear: _Linear, progress: Progress | None) -> tuple[Columns, _Products, dict[str, Any]]:
+    def _sketched(self, route: Route, progress: Progress | None) -> tuple[Columns, _Products, dict[str, Any]]:
         """The norms estimated; the products read off the first rows; how many rows there were, and which error was reached."""
-        settings, like = self.options.settings, self.start.embedded
-        cotangents = settings.cotangents if linear.method == "sketch" else None
-        stop = Stop(cotangents, settings.relative_error, settings.confidence)
-        sketch = sketched(linear.route, like, stop, torch.Generator().manual_seed(settings.seed))
-        norms = sketch.estimates
+        options, like = self.options, self.start.embedded
+        cotangents = None if options.method == "estimate" else options.cotangents
+        generator = torch.Generator().manual_seed(options.seed)
+        norms = sketched(route, like, generator, cotangents=cotangents, confidence=jacobian_norms.CONFIDENCE)
         # ||J||_2 <= ||J||_F: the upper end of the one holds for the other.
         operator = (torch.full_like(norms.frobenius, float("nan")), norms.operator_lower, norms.frobenius_upper)
         frobenius = (norms.frobenius, norms.frobenius_lower, norms.frobenius_upper)
-        reached_accuracy = {"cotangents": len(norms.squares), "relative_error_reached": norms.relative_error}
+        reached_accuracy = {"cotangents": norms.rows_seen, "relative_error_reached": norms.relative_error}
 
         def row(cotangent: Float[Tensor, " d_model"]) -> Float[Tensor, "place d_model"]:
-            return linear.route.pull(cotangent[None])[0]
+            return route.pull(cotangent[None])[0]
 
-        products = _Products(jacobian_norms.token_products(sketch.rows), row, sketch.cotangents.to(like.device))
+        products = _Products(jacobian_norms.token_products(norms.rows), row, norms.cotangents.to(like.device))
         return dict(zip(NORMS, operator + frobenius, strict=True)), products, reached_accuracy
 
-    def _certified(self, linear: _Linear, products: _Products) -> dict[str, Any]:
+    def _certified(self, route_name: str, products: _Products) -> dict[str, Any]:
         """Certify by finite differences; by autograd too where these say nothing."""
         where = self.model, self.start.embedded, self.name
         with held_choices(self.model, self.start.choices):
-            certificate_fields = asdict(certify(*where, products.parts, self.options.layers[0], products.outputs))
-        if linear.account["route"] == "analytic" and not certificate_fields["informative"]:
-            certificate_fields["against_autograd"] = self._against_autograd(products.row)
-        return {"certificate": certificate_fields}
-
-    def _adds_up(self, products: _Products) -> float:
-        """Check of a linear network: its parts against y_n, at the lowest layer."""
-        where = self.model, self.start.embedded, self.name, self.options.layers[0]
-        return certify_sum(*where, products.parts, products.outputs)
+            certificate = asdict(certify(*where, products.parts, self.options.layers[0], products.outputs))
+        if route_name == "analytic" and not certificate["informative"]:
+            certificate["against_autograd"] = self._against_autograd(products.row)
+        return certificate
 
     def _against_autograd(self, row: Row) -> float:
         """Compare one random row by both routes, where finite differences say nothing (at the edge of a step, in float32)."""

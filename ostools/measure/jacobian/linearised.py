@@ -10,7 +10,7 @@ the same numbers, and stays the oracle and the route for every model that is not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import count
 
 import torch
@@ -20,7 +20,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.out_of_memory import chunk as chunk_of
 from ostools.ground.progress import Progress, tell
-from ostools.measure.formulas.block import Block
+from ostools.measure.formulas.block import AppliedNorm, Block
 from ostools.measure.formulas.forward import KEPT_BYTES, Forward, forward
 from ostools.measure.formulas.scores import require_softmax, strip_bounds
 from ostools.measure.formulas.weights import is_parallel
@@ -77,16 +77,9 @@ class Linearised:
     ) -> None:
         frozen_parts = FROZEN_PARTS[linearisation]
         # A core is of live activations.
-        self._model, self._cores, self._parallel = (
-            model,
-            None if frozen_parts.activations else cores,
-            is_parallel(model),
-        )
-        self._live_pattern, self._live_norms, self._live_activation = (
-            not frozen_parts.attention,
-            not frozen_parts.norms,
-            not frozen_parts.activations,
-        )
+        self._model, self._cores = model, None if frozen_parts.activations else cores
+        self._parallel, self._live_activation = is_parallel(model), not frozen_parts.activations
+        self._live_pattern, self._live_norms = not frozen_parts.attention, not frozen_parts.norms
         if self._live_pattern:
             instead = "measure with sensitivity(), which goes through autograd"
             require_softmax(model, "the formula of the real derivative", instead)
@@ -97,17 +90,15 @@ class Linearised:
         with torch.no_grad():
             self._run: Forward = run or forward(model, ids)
             last = slice(self.pos - 1, self.pos)
-            scale, direction = (
-                tensor.to(self._dtype) for tensor in (self._run.final_norm_scale, self._run.final_norm_direction)
-            )
-            self.norm = LinearNorm.of(self._run.norms["ln_final"], scale, direction, last, self._live_norms)
-            self._kept: Mapping[int, Maps] = {}
+            final_norm = self._run.final_norm_scale.to(self._dtype), self._run.final_norm_direction.to(self._dtype)
+            self.norm = LinearNorm.of(AppliedNorm(self._run.norms["ln_final"], *final_norm), last, self._live_norms)
+            self._kept: dict[int, Maps] = {}
             for block in self._run.blocks(self._dtype):
                 if self._live_pattern:
                     block.check_scores()
                 maps = self._linear(block)
                 if keep:
-                    self._kept = {**self._kept, block.layer: maps}
+                    self._kept[block.layer] = maps
                 del block, maps
 
     def _linear(self, block: Block) -> Maps:
@@ -179,14 +170,13 @@ class Linearised:
         at_rows = carried[attention.rows].flatten(1, 2)
         by_mlp = at_rows + mlp.pull(at_rows)
         x = at_rows if self._parallel else by_mlp
-        moved, own = attention.pull(x), attention.pull_own(x)
-        moved[attention.rows] -= own
-        moved, stays = moved.view(carried.shape), (by_mlp + own).view(-1, *carried.shape[1:])
-        carried[:, 1:-1], carried[:, -1], carried[:, 0] = moved[:, :-2], moved[:, -1], 0.0
+        hops, at_itself = attention.pull(x), attention.pull_own(x)
+        hops[attention.rows] -= at_itself
+        hops, stays = hops.view(carried.shape), (by_mlp + at_itself).view(-1, *carried.shape[1:])
+        carried[:, 1:-1], carried[:, -1], carried[:, 0] = hops[:, :-2], hops[:, -1], 0.0
         carried[attention.rows] += stays
 
     def _carry(self, maps: Maps, gradient: AtPlaces, rows: slice) -> None:
-        """Carry some rows through one block, in place."""
         mlp, attention = maps
         part_gradient = gradient[attention.rows, rows].contiguous()
         by_mlp = part_gradient + mlp.pull(part_gradient)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.out_of_memory import chunk as chunk_of
@@ -78,16 +79,16 @@ def plan(
     """
     d_model = shape.d_model
     largest = min(d_model, max(_SMALLEST.get(shape.device, 4), _BLOCK.get(shape.device, 2048) // pos))
-    largest = chunk_of(largest)
-    cores, chunk = cores_bytes(shape, pos), largest
-    forecast = _forecast(shape, pos, layers, live, rows, chunk, by_autograd)
+    cores, chunk = cores_bytes(shape, pos), chunk_of(largest)
+    forecast_of = partial(_forecast, shape, pos, layers, live, rows, by_autograd)
+    forecast = forecast_of(chunk)
     if rows is None and not by_autograd and cores <= chunk_of(KEPT_BYTES):
         with_cores = replace(forecast, cores=cores)
         if with_cores.peak <= max_memory:
             return with_cores
     while forecast.peak > max_memory and chunk > 1:
         chunk //= 2
-        forecast = _forecast(shape, pos, layers, live, rows, chunk, by_autograd)
+        forecast = forecast_of(chunk)
     if forecast.peak <= max_memory:
         return forecast
     raise InsufficientMemoryError(
@@ -105,7 +106,7 @@ def graph_bytes(shape: Shape, pos: int) -> int:
 
 def fits(shape: Shape, pos: int, layers: int, *, live: bool, max_memory: int) -> bool:
     """Whether the exact run has a plan at all."""
-    return _forecast(shape, pos, layers, live, None, 1, False).peak <= max_memory
+    return _forecast(shape, pos, layers, live, None, False, 1).peak <= max_memory
 
 
 def _forecast(
@@ -114,8 +115,8 @@ def _forecast(
     layers: int,
     live: bool,
     rows: int | None,
-    chunk: int,
     by_autograd: bool,
+    chunk: int,
 ) -> MemoryPlan:
     """Counted in numbers, from the shapes that the routes allocate; times the size of one in the end."""
     d_model, heads, n_layers, element = shape.d_model, shape.n_heads, shape.n_layers, shape.element

@@ -1,16 +1,13 @@
-"""Norms of every Jacobian: exact from all d_model rows, or estimated from a few random ones, each
-with its interval.
+"""Norms of every Jacobian: exact from all d_model rows, or estimated from a few random ones, each with its interval.
 
-Cost, exact: d_model backward passes over the prompt, whatever its length and however many layers
-are asked for; d_model^2 numbers a token and layer. A sketch: k backward passes in one batch for
-k cotangents that all tokens share, whatever d_model; n d_model numbers of memory a row, of at most
-`BATCH` rows at a time.
+Cost, exact: d_model backward passes over the prompt, whatever its length and however many layers; d_model^2 numbers a token and
+layer. A sketch: k backward passes in one batch for k cotangents that all tokens share, whatever d_model; n d_model numbers of
+memory a row, of at most `BATCH` rows at a time.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -18,7 +15,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.progress import Progress
 from ostools.measure.jacobian.routes import Cotangents, Route
 from ostools.theory.path_sum import chunks
@@ -45,19 +41,14 @@ def exact_jacobians(
     return route.pull(cotangents, progress).transpose(0, 1)
 
 
-@dataclass(frozen=True)
-class Norms:
-    """||J||_2 and ||J||_F at every place, float64."""
+def exact_norms(
+    jacobian_rows: Jacobians, device: torch.device
+) -> tuple[Float[Tensor, " place"], Float[Tensor, " place"]]:
+    """||J||_2 and ||J||_F at every place, float64.
 
-    operator: Float[Tensor, " place"]
-    frobenius: Float[Tensor, " place"]
-
-
-def exact_norms(jacobian_rows: Jacobians, device: torch.device) -> Norms:
-    """Operator norm as the root of the largest eigenvalue of J^T J, or of J J^T where that is smaller: exact to rounding, half
-    the time of singular values.
-
-    Every J is divided by its largest entry first, so that no square overflows. The norms of a J that is not finite are not.
+    The operator norm is the root of the largest eigenvalue of J^T J, or of J J^T where that is smaller: exact to rounding, half
+    the time of singular values. Every J is divided by its largest entry first, so that no square overflows. The norms of a J
+    that is not finite are not.
     """
     places, d_out, d_model = jacobian_rows.shape
     operator, frobenius = [], []
@@ -70,7 +61,7 @@ def exact_norms(jacobian_rows: Jacobians, device: torch.device) -> Norms:
         scale = largest[:, 0, 0].double()
         operator.append(torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0.0).sqrt().double() * scale)
         frobenius.append(gram.diagonal(dim1=1, dim2=2).sum(-1).sqrt().double() * scale)
-    return Norms(torch.cat(operator), torch.cat(frobenius))
+    return torch.cat(operator), torch.cat(frobenius)
 
 
 def row_products(jacobian_rows: Jacobians) -> Callable[[Float[Tensor, " d_out"]], Float[Tensor, "place d_model"]]:
@@ -99,28 +90,11 @@ COTANGENTS = 8
 """Rows of a sketch, if the caller does not say: sizes within about a tenth on real models, the order of tokens nearly exact."""
 BATCH = 64
 """Rows that are pulled back together, and kept until their Gram matrices are made."""
+CONFIDENCE, RELATIVE_ERROR = 0.95, 0.1
+"""Level of an interval; and its largest half-width over the norm, of `method="estimate"`."""
 _FIRST = 16
 # Exact numbers need no interval, and have an operator norm: they are worth this many rows.
 _WORTH = 256
-
-
-RELATIVE_ERROR = 0.1
-"""Largest half-width of an interval over its norm, of `method="estimate"`."""
-_ESTIMATE = re.compile(r"estimate\((0?\.[0-9]{1,6})\)")
-
-
-def with_accuracy(method: str) -> tuple[str, float]:
-    """Name and accuracy of a method: of "estimate(0.05)" within 5%, of "estimate" within `RELATIVE_ERROR`."""
-    match = _ESTIMATE.fullmatch(method)
-    return ("estimate", float(match[1])) if match else (method, RELATIVE_ERROR)
-
-
-def checked_method(method: str, names: Iterable[str]) -> str:
-    """The method, of these names or an estimate with its accuracy. Raises `InputError` for another one, with the nearest."""
-    known_names = tuple(names)
-    if with_accuracy(method)[0] not in known_names:
-        raise unknown_name("method", method, (*known_names, "estimate(0.05)"))
-    return method
 
 
 class MethodChoice(NamedTuple):
@@ -150,20 +124,15 @@ def most_rows(d_model: int, method: str, cotangents: int = COTANGENTS) -> int:
     return min(d_model, _FIRST + BATCH)
 
 
-def check_cotangents(d_model: int, cotangents: int) -> None:
-    """Raises `InputError` for a number of cotangents that cannot be."""
-    if not 2 <= cotangents <= d_model:
-        raise InputError(f"cotangents: expected 2 to d_model = {d_model}, found {cotangents}")
-
-
 @dataclass(frozen=True)
-class Estimates:
-    """Norms of every J_i, float64 on the CPU, one a place of the route.
+class SketchedNorms:
+    """Norms of every J_i, float64 on the CPU, one a place of the route; the first orthonormal `cotangents` q, and their
+    `rows` q^T J_i, which the checks read.
 
-    `frobenius`: its square is unbiased. [`frobenius_lower`, `frobenius_upper`] holds ||J_i||_F with probability `confidence`,
+    `frobenius`: its square is unbiased. [`frobenius_lower`, `frobenius_upper`] holds ||J_i||_F with the confidence asked for,
     nominally, a token at a time: for one statement about all n tokens ask for 1 - (1 - confidence) / n. `operator_lower` <=
-    ||J_i||_2 always (up to rounding). `relative_error`: the largest half-width of an interval over its estimate. `squares`:
-    ||q^T J_i||^2 of every row.
+    ||J_i||_2 always (up to rounding). `relative_error`: the largest half-width of an interval over its estimate, after
+    `rows_seen` rows.
     """
 
     frobenius: PerToken
@@ -171,56 +140,43 @@ class Estimates:
     frobenius_upper: PerToken
     operator_lower: PerToken
     relative_error: float
-    squares: Float[Tensor, "row pos"]
-
-
-@dataclass(frozen=True)
-class Sketched:
-    """The estimates, the first orthonormal cotangents q, and their rows q^T J_i, which the checks read."""
-
-    estimates: Estimates
+    rows_seen: int
     cotangents: Cotangents
     rows: Jacobians
 
 
-@dataclass(frozen=True)
-class Stop:
-    """When a sketch has enough rows: after `cotangents` of them; None: when every interval's half-width is `relative_error` of
-    its estimate or less, or all d_model rows were seen, and the norms are exact."""
-
-    cotangents: int | None = None
-    relative_error: float = RELATIVE_ERROR
-    confidence: float = 0.95
-
-
-def sketched(route: Route, like: Float[Tensor, "... d_model"], stop: Stop, generator: torch.Generator) -> Sketched:
+def sketched(
+    route: Route,
+    like: Float[Tensor, "... d_model"],
+    generator: torch.Generator,
+    *,
+    cotangents: int | None = None,
+    relative_error: float = RELATIVE_ERROR,
+    confidence: float = CONFIDENCE,
+) -> SketchedNorms:
     """||J_i||_F of every Jacobian that the route knows, from rows q^T J_i of random orthonormal q, the same for all tokens.
 
-    To reach a relative error the rows are doubled: 16, 32, 64, ... Looking again must not cost coverage. A look's intervals may
-    miss with half of the level that the looks before it left of 1 - confidence. The probability that any look misses is at
-    most the sum, and so is that of the look at which it stops.
+    After `cotangents` rows; None: after as many as every interval's half-width takes to be `relative_error` of its estimate or
+    less, or after all d_model rows, and the norms are exact. The rows are then doubled: 16, 32, 64, ... Looking again must not
+    cost coverage. A look's intervals may miss with half of the level that the looks before it left of 1 - confidence. The
+    probability that any look misses is at most the sum, and so is that of the look at which it stops.
     """
     d_model = like.shape[-1]
-    count = min(d_model, _FIRST if stop.cotangents is None else stop.cotangents)
-    remaining_risk = 1.0 - stop.confidence
-    first_cotangents = orthonormal_rows(min(count, BATCH), d_model, generator)
-    used_rows = [first_cotangents]
-    rows = route.pull(first_cotangents.to(like))
+    count = min(d_model, _FIRST if cotangents is None else cotangents)
+    remaining_risk = 1.0 - confidence
+    used_rows = [orthonormal_rows(min(count, BATCH), d_model, generator)]
+    rows = route.pull(used_rows[0].to(like))
     sketch = Sketch.of(rows)
     while True:
         while sketch.rows < count:
             used_rows.append(orthonormal_rows(min(count - sketch.rows, BATCH), d_model, generator, used_rows))
             sketch += Sketch.of(route.pull(used_rows[-1].to(like)))
-        is_last = stop.cotangents is not None or sketch.rows == d_model
+        is_last = cotangents is not None or sketch.rows == d_model
         level = remaining_risk if is_last else remaining_risk / 2
-        estimates = _estimates(sketch, level)
-        if is_last or estimates.relative_error <= stop.relative_error:
-            return Sketched(estimates, first_cotangents, rows.transpose(0, 1))
+        square = sketch.trace_interval(level)
+        norm, lower, upper = square.value.sqrt(), square.lower.sqrt(), square.upper.sqrt()
+        widest = float(torch.where(norm > 0, (upper - lower) / (2 * norm), 0.0).max())
+        if is_last or widest <= relative_error:
+            bounds = norm, lower, upper, sketch.largest.sqrt()
+            return SketchedNorms(*bounds, widest, sketch.rows, used_rows[0], rows.transpose(0, 1))
         count, remaining_risk = min(d_model, 2 * count), remaining_risk - level
-
-
-def _estimates(sketch: Sketch, level: float) -> Estimates:
-    square = sketch.trace_interval(level)
-    frobenius, lower, upper = square.value.sqrt(), square.lower.sqrt(), square.upper.sqrt()
-    width = torch.where(frobenius > 0, (upper - lower) / (2 * frobenius), 0.0)
-    return Estimates(frobenius, lower, upper, sketch.largest.sqrt(), float(width.max()), sketch.squares)

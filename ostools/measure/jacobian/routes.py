@@ -1,8 +1,6 @@
-"""The five linearisations of docs/theory.md 2, and how rows g^T J_i of their Jacobians are
-computed.
+"""The five linearisations of docs/theory.md 2, and how rows g^T J_i of their Jacobians are computed.
 
-`AutogradRoute` takes any model that the bridge runs, under any hooks, and needs to know nothing
-about it.
+`AutogradRoute` takes any model that the bridge runs, under any hooks, and needs to know nothing about it.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.progress import Progress, tell
 from ostools.measure.passes.contexts import no_logits, run_from
 
@@ -60,6 +59,14 @@ def freezing(model: TransformerBridge, linearisation: str) -> AbstractContextMan
         if frozen_parts.any
         else nullcontext()
     )
+
+
+def require_unfrozen(model: TransformerBridge, caller: str) -> None:
+    """Refuse, with `InputError`, the block of a freeze: each linearisation holds what it needs by itself."""
+    if any(edit.kind == "freeze" for edit in hooks.active_edits(model)):
+        raise InputError(
+            f"{caller} freezes what it holds constant by itself; leave the block of hooks.frozen() first{OF_A_LEFT_HOOK}"
+        )
 
 
 Cotangents = Float[Tensor, "row d_model"]

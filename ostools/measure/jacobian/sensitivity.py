@@ -1,16 +1,12 @@
-"""Measured sensitivity: the Jacobian of the last token with respect to every other, exact or estimated.
-
-Purpose: J_i = d y_n / d v_i^(l), a d_model x d_model matrix for every token i, its operator norm (the one that Theorem 5.1
-bounds) and its Frobenius norm, in up to five linearisations, at the embeddings (l = 0) or at every layer. Cost, exact:
-d_model backward passes over the prompt, whatever its length and however many layers, and n d_model^2 numbers a layer; a
-sketch: 8 passes in one batch, whatever d_model.
+"""Measured sensitivity: J_i = d y_n / d v_i^(l), a d_model x d_model matrix for every token i, by its operator norm (the one
+that Theorem 5.1 bounds) and its Frobenius norm, exact or estimated. Cost: `norms`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -21,24 +17,16 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 from hooks.sites import unknown_inside
 from mitigations import Mitigation
-from ostools.ground.errors import OF_A_LEFT_HOOK, InputError, short_repr
-from ostools.ground.names import METHOD_KINDS, checked_names
+from ostools.ground.errors import InputError, short_repr
+from ostools.ground.names import METHOD_KINDS, checked_name, checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.jacobian import norms as jacobian_norms
-from ostools.measure.jacobian.linearisation_run import (
-    METHODS,
-    NORMS,
-    JacobianOptions,
-    MeasuredNorms,
-    Settings,
-    measured,
-)
-from ostools.measure.jacobian.norms import COTANGENTS, check_cotangents, checked_method, with_accuracy
-from ostools.measure.jacobian.routes import DEFAULT_LINEARISATIONS, LINEARISATIONS, AutogradRoute
+from ostools.measure.jacobian.linearisation_run import METHODS, NORMS, JacobianOptions, MeasuredNorms, measured
+from ostools.measure.jacobian.norms import COTANGENTS
+from ostools.measure.jacobian.routes import DEFAULT_LINEARISATIONS, LINEARISATIONS, AutogradRoute, require_unfrozen
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, true_arithmetic
@@ -163,8 +151,8 @@ def sensitivity(
         layers: which residual streams v^(l), from the same passes: numbers from 0 to L, or "all".
         method: "exact": d_model backward passes. "sketch": Frobenius norms from `cotangents` random
             orthogonal cotangents, each with its 95% interval. "estimate": a sketch that grows until
-            every interval is within 10% of its norm; "estimate(0.05)": within 5%. "auto": exact up to
-            d_model 256 where it fits into memory, else a sketch.
+            every interval is within 10% of its norm. "auto": exact up to d_model 256 where it fits
+            into memory, else a sketch.
         cotangents: rows of a sketch, one backward pass each.
         seed: seed of the random cotangents of a sketch or an estimate.
         max_memory: bytes that the run may take beside the model; the default is what is free.
@@ -177,9 +165,11 @@ def sensitivity(
     """
     if linearisations is None:
         linearisations = ("full",) if unknown_inside(model, "patterns", "norms") else DEFAULT_LINEARISATIONS
-    name, accuracy = with_accuracy(method)
-    settings = Settings(name, cotangents, max_memory, seed, accuracy)
-    options = _checked_options(model, linearisations, layers, settings)
+    names = checked_names("linearisation", linearisations, LINEARISATIONS)
+    checked_name("method", method, METHODS)
+    if not 2 <= cotangents <= model.cfg.d_model:
+        raise InputError(f"cotangents: expected 2 to d_model = {model.cfg.d_model}, found {cotangents}")
+    options = JacobianOptions(names, checked_layers(model, layers), method, cotangents, max_memory, seed)
     is_one = isinstance(prompt, str | Prompt)
     mitigated = MitigatedPrompts.of("sensitivity", model, [prompt] if is_one else prompt, mitigation)
     results = _of_each(model, mitigated, options, position, logit, progress)
@@ -196,24 +186,24 @@ def _of_each(
 ) -> list[Sensitivity]:
     """The sensitivity of every prompt as mitigated, in their order."""
     # Before anything runs: a model that cannot be trusted is refused here, and the weights are noted as they are read.
-    about = {"linearisations": options.names, "layers": options.layers, **mitigated.provenance_entry}
-    about |= block_notes(model)
-    provenance = Provenance.collect(model, **about, **asdict(options.settings))
+    about: dict[str, Any] = {name: value for name, value in vars(options).items() if name not in ("names", "logit")}
+    about |= {"linearisations": options.names, **mitigated.provenance_entry, **block_notes(model)}
+    provenance = Provenance.collect(model, **about)
     work, prompts, results = full_precision(model, "sensitivity"), mitigated.prompts, []
     with torch.inference_mode(False), mitigated.acting(work), true_arithmetic(work):
-        _refuse_frozen(work)
-        read_prompts = [whole if position is None else up_to_position(work, whole, position) for whole in prompts]
+        require_unfrozen(work, "sensitivity")
+        read_prompts = [tokens if position is None else up_to_position(work, tokens, position) for tokens in prompts]
         if logit is not None:
             output = _output(work, logit, options, read_prompts)
             options = replace(options, logit=output.row)
             provenance = _with(provenance, logit=output.tokens, logit_ids=output.ids, logit_norm=output.norm)
-        for index, (whole, read) in enumerate(zip(prompts, read_prompts, strict=True)):
+        for index, (tokens, read) in enumerate(zip(prompts, read_prompts, strict=True)):
             with prompt_named(prompts, index):
                 norms = measured(work, read, options, part_of(progress, index, index + 1, len(prompts), units=100))
             runs = {name: linearisation.account for name, linearisation in norms.items()}
             place = {} if position is None else {"position": len(read.ids) - 1}
             where = _with(
-                replace(provenance, token_ids=tuple(whole.ids.tolist())), **place, **read.provenance, runs=runs
+                replace(provenance, token_ids=tuple(tokens.ids.tolist())), **place, **read.provenance, runs=runs
             )
             results.append(Sensitivity(_table(read, norms, options.layers), where))
     return results
@@ -230,7 +220,7 @@ def _output(
     prompts: Sequence[Prompt],
 ) -> Output:
     """Output row of the logit, checked on every prompt. Refuses what is not measured of a logit."""
-    if options.settings.method in ("sketch", "estimate"):
+    if options.method in ("sketch", "estimate"):
         raise InputError(
             "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or 'exact' with logit="
         )
@@ -243,26 +233,6 @@ def _output(
     for prompt in prompts:
         output.check(model, prompt)
     return output
-
-
-def _checked_options(
-    model: TransformerBridge,
-    linearisations: Sequence[str],
-    layers: Literal["all"] | Iterable[int],
-    settings: Settings,
-) -> JacobianOptions:
-    """Refuses, with `InputError`, what cannot be measured."""
-    names = checked_names("linearisation", linearisations, LINEARISATIONS)
-    checked_method(settings.method, METHODS)
-    check_cotangents(int(model.cfg.d_model), settings.cotangents)
-    return JacobianOptions(names, checked_layers(model, layers), settings)
-
-
-def _refuse_frozen(model: TransformerBridge) -> None:
-    if any(edit.kind == "freeze" for edit in hooks.active_edits(model)):
-        raise InputError(
-            f"sensitivity freezes what each linearisation asks for; leave the block of hooks.frozen() first{OF_A_LEFT_HOOK}"
-        )
 
 
 @measurement()
@@ -322,7 +292,10 @@ SWEPT = Swept(
             DEFAULT_LINEARISATIONS,
         ),
         # Never "auto": it looks at the memory that is free, and one key would stand for two kinds of numbers.
-        "method": (Annotated[str, AfterValidator(lambda method: checked_method(method, METHOD_KINDS))], "exact"),
+        "method": (
+            Annotated[str, AfterValidator(lambda method: checked_name("method", method, METHOD_KINDS))],
+            "exact",
+        ),
         "cotangents": Field(ge=2),
     },
     check=_require_cotangents_that_are_used,

@@ -23,6 +23,8 @@ from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import true_arithmetic
 
 EMBEDDING, MIDDLE, RESIDUAL, FINAL, LOGITS = "embedding", "residual_mid", "residual", "y", "logits"
+SUBLAYERS = {MIDDLE: "attention", RESIDUAL: "mlp", FINAL: "final norm"}
+"""Sublayer that wrote to the stream last, by site."""
 _SITES = {"embedding": EMBEDDING, "residual_mid": MIDDLE, "residual_post": RESIDUAL, "final_norm": FINAL}
 
 
@@ -35,13 +37,6 @@ class Place:
     depth: int
     site: str
     layer: int
-
-    @property
-    def sublayer(self) -> str:
-        """Sublayer that wrote to the stream last."""
-        return {EMBEDDING: "embedding", MIDDLE: "attention", RESIDUAL: "mlp", FINAL: "final norm"}.get(
-            self.site, "unembedding"
-        )
 
 
 Captured = Mapping[Place, Float[Tensor, "prompt _"]]
@@ -78,7 +73,6 @@ def captured(
 def _last(
     model: TransformerBridge, ids: Int[Tensor, "batch pos"], sites: Sequence[str]
 ) -> Iterator[tuple[Place, Float[Tensor, "batch _"]]]:
-    """One batch."""
     last = int(model.cfg.n_layers)
     with (
         torch.no_grad(),
@@ -87,15 +81,13 @@ def _last(
     ):
         logits = model(ids, use_cache=False, logits_to_keep=1)[:, -1]
     for name in sites:
-        rows = record[name] if hooks.SITES[name].per_layer else {None: record[name]}
+        rows = record[name] if hooks.SITES[name].per_layer else {0: record[name]}
         for layer, values in rows.items():
-            yield _place(_SITES[name], layer, last), values
+            depth, blocks = {
+                EMBEDDING: (0, 0),
+                MIDDLE: (2 * layer + 1, layer),
+                RESIDUAL: (2 * layer + 2, layer + 1),
+                FINAL: (2 * last + 1, last),
+            }[_SITES[name]]
+            yield Place(depth, _SITES[name], blocks), values
     yield Place(2 * last + 2, LOGITS, last), logits
-
-
-def _place(site: str, layer: int | None, last: int) -> Place:
-    if site == MIDDLE:
-        return Place(2 * int(layer or 0) + 1, site, int(layer or 0))
-    if site == RESIDUAL:
-        return Place(2 * int(layer or 0) + 2, site, int(layer or 0) + 1)
-    return Place(0, site, 0) if site == EMBEDDING else Place(2 * last + 1, site, last)

@@ -19,7 +19,6 @@ import mitigations
 from mitigations import Mitigation
 from mitigations.named import NONE
 from ostools import tasks
-from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.answers.judging import judge
@@ -29,13 +28,12 @@ from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus
-from ostools.measure.passes.batches import LongestPrompt, batch_bytes
+from ostools.measure.passes.batches import batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import LOGITS
 from ostools.measure.probes.probe import COLUMNS as PROBED
 from ostools.measure.probes.probe import (
     FLOAT32,
-    POSITION,
     SWEPT_SEQUENCES,
     Decodability,
     ProbeTask,
@@ -43,11 +41,9 @@ from ostools.measure.probes.probe import (
     probes_bytes,
     seeds_asked,
 )
-from ostools.measure.probes.scores import DECODABLE, LENGTH
-from ostools.measure.probes.splits import BETWEEN, BEYOND, SAME
+from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, LENGTH, SAME
 from ostools.measure.swept import Cell, Rows, Swept
 from ostools.measure.unloaded import Unloaded
-from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import decoded
 from ostools.results import Frame, Provenance, Result, Row, frame_of
 from ostools.results.table_head import TableHead
@@ -172,24 +168,21 @@ def failure_stage(
     Raises `InputError` for what `probe`, `evaluate` and `collapse` refuse. n + 1 items have to fit into the context too.
     """
     lengths = list(lengths) if isinstance(lengths, Iterable) else lengths
-    if target == POSITION:
-        raise InputError(
-            "failure_stage: expected the target 'number' or 'token', the answer itself, found 'position': use probe"
-        )
     arms = [None, *_mitigations(mitigation)]
     precisions = [precision.name for precision in checked_precisions(dtypes)]
-    parts = []
+    parts: list[tuple[pd.DataFrame, pd.DataFrame, Decodability]] = []
     for number, mitigation_object in enumerate(arms):
         probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation_object, chat)
         arm_progress = part_of(progress, number, number + 1, len(arms), units=100)
         parts.append(arm(probe_task, precisions, chat=chat, random_weights=random_weights, progress=arm_progress))
-    table: Any = pd.concat([part.frame for part in parts], ignore_index=True)
-    answer_rows = pd.concat([part.answers for part in parts], ignore_index=True)
+    frames, answers, (probes, *probes_under) = zip(*parts, strict=True)
+    table: Any = pd.concat(frames, ignore_index=True)
     names = [mitigations.label(arm_mitigation) for arm_mitigation in arms]
-    probes_under = {name: part.probes for name, part in zip(names[1:], parts[1:], strict=True)}
-    asked_for = parts[0].probes.provenance.parameters | {"measurement": "failure-stage", "pair_seeds": PAIR_SEEDS}
-    provenance = Provenance.collect(model, **(asked_for | {"mitigation": names}))
-    return FailureStage(table[list(COLUMNS)].astype(COLUMNS), provenance, answer_rows, parts[0].probes, probes_under)
+    under = dict(zip(names[1:], probes_under, strict=True))
+    parameters = probes.provenance.parameters | {"measurement": "failure-stage", "pair_seeds": PAIR_SEEDS}
+    provenance = Provenance.collect(model, **(parameters | {"mitigation": names}))
+    answer_rows = pd.concat(answers, ignore_index=True)
+    return FailureStage(table[list(COLUMNS)].astype(COLUMNS), provenance, answer_rows, probes, under)
 
 
 def _mitigations(mitigations_or_names: Mitigation | str | Sequence[Mitigation | str] | None) -> list[Mitigation]:
@@ -201,15 +194,6 @@ def _mitigations(mitigations_or_names: Mitigation | str | Sequence[Mitigation | 
     return list({mitigations.label(part): part for part in map(mitigations.mitigation, candidates)}.values())
 
 
-@dataclass(frozen=True)
-class Arm:
-    """All of one mitigation, or of none: the rows of `FailureStage`, a row per prompt, and what probes found."""
-
-    frame: pd.DataFrame
-    answers: pd.DataFrame
-    probes: Decodability
-
-
 def arm(
     probe_task: ProbeTask,
     names: Sequence[str],
@@ -217,50 +201,27 @@ def arm(
     chat: bool | None = None,
     random_weights: bool = False,
     progress: Progress | None = None,
-) -> Arm:
-    """Measure one mitigation for `failure_stage`, in the dtypes of these names."""
+) -> tuple[pd.DataFrame, pd.DataFrame, Decodability]:
+    """Measure one mitigation, or none, in the dtypes of these names: rows of `FailureStage`, a row a prompt, and the probes."""
     part_progress = partial(part_of, progress, shares=4, units=100)
-    described = probe_task.described
-    lengths, seeds = described["lengths"], described["seeds"]
-    probes = probe(
-        probe_task.model,
-        probe_task.form,
-        lengths=lengths,
-        dtypes=names,
-        seeds=seeds,
-        target=probe_task.target,
-        mitigation=probe_task.mitigation,
-        chat=chat,
-        random_weights=random_weights,
-        progress=part_progress(0, 2),
-    )
-    steps = range(len(names))
-    step_progress = (part_of(part_progress(2, 3), step, step + 1, len(names), units=100) for step in steps)
-    answer_rows = pd.concat(
-        [_answer_rows(probe_task, name, part) for name, part in zip(names, step_progress, strict=True)],
-        ignore_index=True,
-    )
-    pairs = PrefilledPairs(probe_task.model, probe_task.form, probe_task.mitigation, chat)
-    curve = collapse(
-        probe_task.model,
-        pairs,
-        lengths=lengths,
-        dtypes=names,
-        seeds=seeds[:PAIR_SEEDS],
-        mitigation=probe_task.mitigation,
-        chat=chat,
-        progress=part_progress(3, 4),
-    )
+    model, form, seeds = probe_task.model, probe_task.form, probe_task.described["seeds"]
+    common: dict[str, Any] = {"lengths": probe_task.described["lengths"], "dtypes": names, "chat": chat}
+    common["mitigation"] = probe_task.mitigation
+    options: dict[str, Any] = {"target": probe_task.target, "random_weights": random_weights}
+    probes = probe(model, form, **common, **options, seeds=seeds, progress=part_progress(0, 2))
+    answers_progress = partial(part_of, part_progress(2, 3), shares=len(names), units=100)
+    answer_tables = [_answer_rows(probe_task, name, answers_progress(k, k + 1)) for k, name in enumerate(names)]
+    answer_rows = pd.concat(answer_tables, ignore_index=True)
+    pairs = PrefilledPairs(model, form, probe_task.mitigation, chat)
+    curve = collapse(model, pairs, **common, seeds=seeds[:PAIR_SEEDS], progress=part_progress(3, 4))
     frame = pd.DataFrame(list(_rows(answer_rows, probes, _pairs(curve.frame))))
     status = answer_rows.groupby(["dtype", "length"])["status"].agg(lambda statuses: min(statuses, key=_STATUS.index))
     frame = frame.join(status, on=["dtype", "length"])
-    return Arm(
-        frame.assign(**probe_task.names, target=probe_task.target), answer_rows.assign(**probe_task.names), probes
-    )
+    names_of_task = probe_task.names
+    return frame.assign(**names_of_task, target=probe_task.target), answer_rows.assign(**names_of_task), probes
 
 
 def _answer_rows(probe_task: ProbeTask, name: str, progress: Progress | None) -> pd.DataFrame:
-    """Rows of the model's answers to every prompt in one precision."""
     prompts, mitigation = probe_task.prompts, probe_task.mitigation
     with running(probe_task.model, prompts, Precision.of_name(name), mitigation) as prepared:
         answer_list = prefilled_answers(prepared, prompts, progress)
@@ -297,32 +258,26 @@ def _pairs(frame: Frame) -> Frame:
 
 
 def _rows(answer_rows: Frame, probes: Decodability, pairs: Frame) -> Iterator[dict[str, Any]]:
-    """A row per dtype and length."""
     for dtype, dtype_rows in answer_rows.groupby("dtype", sort=False):
         best, tested = best_probe(probes, str(dtype))
         as_good = untrained_as_good(probes, best)
         joined = dtype_rows.merge(tested[["length", "seed", "right", "test"]], on=["length", "seed"], how="left")
         for length, prompts in joined.groupby("length"):
             pair = pairs.loc[(dtype, length)].to_dict()
-            place = {name: best[name] for name in ("site", "layer", "trained")}
-            yield (
-                {"dtype": dtype, "length": length}
-                | place
-                | pair
-                | _verdict(prompts, best, bool(pair["indistinguishable"]), as_good)
+            row = (
+                {"dtype": dtype, "length": length} | {name: best[name] for name in ("site", "layer", "trained")} | pair
             )
-
-
-def _probed(table: Frame, dtype: str) -> Frame:
-    """The measurement itself, at places from which a verdict may come."""
-    return table[(table["control"] == "none") & (table["dtype"] == dtype) & ~table["site"].isin([LENGTH.site, LOGITS])]
+            yield row | _verdict(prompts, best, bool(pair["indistinguishable"]), as_good)
 
 
 def best_probe(probes: Decodability, dtype: str) -> tuple[Row, Frame]:
     """The row of the place from which most right answers are decoded over all lengths, and what was said there of each prompt,
     once: on the same lengths, or lengths between, or the longest beyond them."""
     table, every = frame_of(probes), cast(Frame, probes.predictions)
-    table, every = (_probed(part, dtype) for part in (table, every))
+    table, every = (
+        part[(part["control"] == "none") & (part["dtype"] == dtype) & ~part["site"].isin([LENGTH.site, LOGITS])]
+        for part in (table, every)
+    )
     main = SAME if (table["test"] == SAME).any() else BETWEEN
     table = table[table["test"] == main]
     best = table.loc[table["accuracy"].idxmax()]
@@ -355,15 +310,13 @@ def _verdict(prompts: Frame, best: Row, hidden: bool, as_good: str) -> dict[str,
     row["test"] = str(tested["test"].iloc[0]) if len(tested) else UNTESTED
     if not len(tested):
         row |= {NOT_READ: np.nan, UNDECODABLE: np.nan, "decoded": np.nan}
-    mostly = len(tested) > 0 and right.mean() > 0.5
-    verdict_name = _verdict_name(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0)
-    row["verdict"], row["reason"] = verdict_name, ""
+    verdict_name, reason = _verdict_name(shares, best["finding"] == DECODABLE, hidden, len(tested) > 0), ""
     if verdict_name == NOT_READ and as_good:
-        row |= {"verdict": UNDECIDED, "reason": as_good}
-    elif verdict_name == SAME_VECTOR and mostly:
+        verdict_name, reason = UNDECIDED, as_good
+    elif verdict_name == SAME_VECTOR and len(tested) and right.mean() > 0.5:
         reason = f"the pair is below the noise, but the probe is right on {right.mean():.0%} of the prompts"
-        row |= {"verdict": UNDECIDED, "reason": reason}
-    return row
+        verdict_name = UNDECIDED
+    return row | {"verdict": verdict_name, "reason": reason}
 
 
 def _verdict_name(shares: dict[str, Any], decodable: bool, hidden: bool, tested: bool) -> str:
@@ -377,22 +330,6 @@ def _verdict_name(shares: dict[str, Any], decodable: bool, hidden: bool, tested:
     return UNDECODABLE if tested else UNTESTED
 
 
-def failure_stage_bytes(
-    shape: Shape,
-    longest: LongestPrompt,
-    dtypes: Sequence[str],
-    *,
-    lengths: int,
-    seeds: int,
-    random: bool = True,
-) -> int:
-    """Bytes that a verdict holds, of so many lengths and sequences of each: its probes, a batch of answers, or its pairs."""
-    probes = probes_bytes(shape, longest, dtypes, lengths=lengths, seeds=seeds, random=random)
-    pos = longest.tokens + longest.answer
-    answer_bytes = batch_bytes(shape, lengths * seeds, pos, answer=2 * _ANSWER_TOKENS, logits=_ANSWER_TOKENS)
-    return max(probes, answer_bytes, collapse_bytes(shape, pos, lengths, dtypes))
-
-
 def failure_stage_memory(
     model: Unloaded,
     task: Task | str,
@@ -403,24 +340,26 @@ def failure_stage_memory(
     mitigation: Mitigation | str | Sequence[Mitigation | str] | None = None,
     random_weights: bool = True,
 ) -> int:
-    """Bytes of the probes and the answers that are judged together, under the mitigation that makes the longest prompt."""
+    """Bytes of the probes, of a batch of answers or of the pairs, under the mitigation that makes the longest prompt."""
     form = tasks.task(task)
     seed_list = seeds_asked(form, seeds)
     arms: Sequence[Any] = mitigation if isinstance(mitigation, list | tuple) else [mitigation]
     prompts = [model.longest(form, lengths, mitigation=arm, seed=seed_list[0]) for arm in (None, *arms)]
     longest = max(prompts, key=lambda prompt: prompt.tokens)
     counts = {"lengths": len(lengths), "seeds": len(seed_list)}
-    return failure_stage_bytes(model.shape, longest, dtypes, **counts, random=random_weights)
+    probes = probes_bytes(model.shape, longest, dtypes, **counts, random=random_weights)
+    pos, answers = longest.tokens + longest.answer, len(lengths) * len(seed_list)
+    answer_bytes = batch_bytes(model.shape, answers, pos, answer=2 * _ANSWER_TOKENS, logits=_ANSWER_TOKENS)
+    return max(probes, answer_bytes, collapse_bytes(model.shape, pos, len(lengths), dtypes))
 
 
 def _swept(model: TransformerBridge, cell: Cell) -> Rows:
     """The verdict of each length, under the cell's mitigation alone: the arm without one is another cell."""
     target = cell.arguments["target"]
     probe_task = ProbeTask.of(model, cell.task, cell.lengths, cell.seeds, target, cell.mitigated, None)
-    result = arm(probe_task, [cell.dtype])
-    provenance = result.probes.provenance
-    parameters = {**provenance.parameters, "measurement": "failure-stage"}
-    return result.frame[list(COLUMNS)].astype(COLUMNS), replace(provenance, parameters=parameters)
+    frame, _, probes = arm(probe_task, [cell.dtype])
+    parameters = {**probes.provenance.parameters, "measurement": "failure-stage"}
+    return frame[list(COLUMNS)].astype(COLUMNS), replace(probes.provenance, parameters=parameters)
 
 
 def _from_rows(rows: Frame, provenance: Provenance) -> FailureStage:

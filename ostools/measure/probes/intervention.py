@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -116,10 +117,8 @@ def probe_intervention(
     begin with the same token (1 and 10, if digits are tokens): there the first token does not say which of the two the output
     answers.
     """
-    probe_task, precisions = (
-        ProbeTask.of(model, task, lengths, seeds, "number", mitigation, chat),
-        checked_precisions(dtypes),
-    )
+    probe_task = ProbeTask.of(model, task, lengths, seeds, "number", mitigation, chat)
+    precisions = checked_precisions(dtypes)
     tokens = first_tokens(probe_task)
     parts = []
     for number, precision in enumerate(precisions):
@@ -141,7 +140,6 @@ def probe_intervention(
 def _rows(
     probe_task: ProbeTask, precision: Precision, tokens: dict[int, int], progress: Progress | None
 ) -> list[dict[str, Any]]:
-    """Every place and direction in one precision."""
     numbers = np.array([int(prompt.task_prompt.key) for prompt in probe_task.prompts])
     groups = np.array([prompt.group for prompt in probe_task.prompts])
     representations = probe_task.captured(precision)
@@ -160,22 +158,17 @@ def _rows(
 
 def first_tokens(probe_task: ProbeTask) -> dict[int, int]:
     """First token of every right answer, in order. Raises `InputError` where two begin with the same."""
-    token_by_number = {
-        int(prompt.task_prompt.key): prompt.token
-        for prompt in sorted(probe_task.prompts, key=lambda prompt: int(prompt.task_prompt.key))
-    }
-    number_by_token: dict[int, int] = {}
-    for number, token in token_by_number.items():
-        if token in number_by_token:
+    answers = [(int(prompt.task_prompt.key), prompt.token) for prompt in probe_task.prompts]
+    tokens = dict(sorted(answers, key=lambda answer: answer[0]))
+    for number, later in combinations(tokens, 2):
+        if tokens[number] == tokens[later]:
             tokenizer: Any = probe_task.model.tokenizer
             raise InputError(
-                f"{probe_task.form.name}: expected right answers that begin with different tokens, found "
-                f"{number_by_token[token]} and "
-                f"{number}, which both begin with {decoded(tokenizer, [token])!r}: what the output says of that token is said "
-                "of both. Ask for lengths whose answers differ there, such as 2 to 9"
+                f"{probe_task.form.name}: expected right answers that begin with different tokens, found {number} and "
+                f"{later}, which both begin with {decoded(tokenizer, [tokens[later]])!r}: what the output says of that token "
+                "is said of both. Ask for lengths whose answers differ there, such as 2 to 9"
             )
-        number_by_token[token] = number
-    return token_by_number
+    return tokens
 
 
 def along(rows: Float[Tensor, "prompt d"], weights: Float[Tensor, " d"], direction: str) -> Float[Tensor, " d"]:
@@ -258,23 +251,19 @@ class _Output:
             model, prompts, numbers, ids, right, moves, gaps, representations[max(representations)][moves][:, ids]
         )
 
-    def logits(self, y: Float[Tensor, "prompt d"]) -> Float[Tensor, "prompt d_vocab"]:
-        device = next(self.model.parameters()).device
-        return Unembedding.of(self.model)(y.to(device)).cpu()
-
-    def normed(self, rows: Float[Tensor, "prompt d"], place: Place) -> Float[Tensor, "prompt d"]:
-        """y of rows that the final norm is yet to read; of y itself the same. A norm of transformers computes in float32."""
-        if place.site == FINAL:
-            return rows
-        device = next(self.model.parameters()).device
-        if rows.dtype == torch.float64:
-            return hooks.norms(self.model)["ln_final"](rows.to(device)).cpu()
-        with true_arithmetic(self.model):
-            return self.model.ln_final(rows[None].to(device))[0].cpu()
+    def logits(self, rows: Float[Tensor, "prompt d"], place: Place) -> Float[Tensor, "prompt d_vocab"]:
+        """Of rows at a place behind which nothing but the final norm is left. A norm of transformers computes in float32."""
+        y = rows.to(next(self.model.parameters()).device)
+        if place.site != FINAL and rows.dtype == torch.float64:
+            y = hooks.norms(self.model)["ln_final"](y)
+        elif place.site != FINAL:
+            with true_arithmetic(self.model):
+                y = self.model.ln_final(y[None])[0]
+        return Unembedding.of(self.model)(y).cpu()
 
     def lens(self, rows: Float[Tensor, "prompt d"], place: Place) -> dict[str, float]:
         """The right token at that place."""
-        scores = self.logits(self.normed(rows, place)).double().log_softmax(1)
+        scores = self.logits(rows, place).double().log_softmax(1)
         right_scores = scores.gather(1, self.tokens[self.right][:, None])
         return {
             "rank": float(((scores > right_scores).sum(1) + 1).double().median()),
@@ -293,8 +282,7 @@ class _Output:
         """The logits of the answers once the last token of every moved prompt is moved there."""
         steps = self.gaps[:, None] * step
         if place.site == FINAL or place.layer == int(self.model.cfg.n_layers):
-            stepped_rows = rows[self.moves] + steps.to(rows)
-            return self.logits(self.normed(stepped_rows, place))[:, self.tokens]
+            return self.logits(rows[self.moves] + steps.to(rows), place)[:, self.tokens]
         logits_after = torch.empty_like(self.before)
         lengths = [len(self.prompts[index].ids) for index in self.moves.tolist()]
         for batch in batches(lengths, False, chunk(TOKENS)):
@@ -325,17 +313,18 @@ def _row(output: _Output, representations: Captured, place: Place, probe: Probe,
     random = random_weights @ (centred if direction == "data" else torch.linalg.pinv(centred, rtol=1e-6).T)
     ends = torch.quantile(largest_cosine(random, outputs), torch.tensor([0.025, 0.975]).double())
     after = output.after(representations[place], place, step)
-    answer_columns = moved_answers(output.before, after, output.numbers, output.right[output.moves])
-    row: dict[str, Any] = {
+    return {
         "site": place.site,
         "layer": place.layer,
         "direction": direction,
         "moved": len(output.moves),
+        "arrived": arrived(representations[place][output.moves], output.gaps[:, None] * step),
+        "predicted": float(output.gaps.mean()),
+        "cosine": float(largest_cosine(step[None], outputs)),
+        "random_low": float(ends[0]),
+        "random_high": float(ends[1]),
+        **moved_answers(output.before, after, output.numbers, output.right[output.moves]),
     }
-    arrived_share = arrived(representations[place][output.moves], output.gaps[:, None] * step)
-    row |= {"arrived": arrived_share, "predicted": float(output.gaps.mean())}
-    cosine = float(largest_cosine(step[None], outputs))
-    return row | {"cosine": cosine, "random_low": float(ends[0]), "random_high": float(ends[1])} | answer_columns
 
 
 def _swept_rows(result: ProbeIntervention, cell: Cell) -> Frame:

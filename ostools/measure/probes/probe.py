@@ -27,8 +27,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import LongestPrompt, batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.probes.captured import Captured, captured
-from ostools.measure.probes.scores import LENGTH, Labelled, rows_of, said_by_probes, steps_of
-from ostools.measure.probes.splits import FEWEST_GROUPS
+from ostools.measure.probes.scores import FEWEST_GROUPS, LENGTH, Labelled, rows_of, said_by_probes, steps_of
 from ostools.measure.prompts import checked_layers
 from ostools.measure.swept import SEQUENCES, Cell, Swept, the_one
 from ostools.measure.unloaded import Unloaded
@@ -41,8 +40,7 @@ from ostools.tasks.base import seeds_of
 
 _DRAWING = 12
 """Bytes a weight while random ones are drawn: in float64, and again in float32."""
-POSITION = "position"
-TARGETS = ("number", "token", POSITION)
+TARGETS = ("number", "token")
 FLOAT32 = "float32"
 COLUMNS = {
     **{"task": "str", "target": "str", "mitigation": "str", "dtype": "str", "site": "str", "layer": "Int64"},
@@ -63,18 +61,17 @@ class Decodability(
     """One row per dtype, place, test and control: how often linear probes say the right answer.
 
     Columns: task, target ("number": the answer as a number, by ridge regression, right where it rounds to it; "token": the
-    first token of the right answer, by logistic regression; "position": the index, from 0, of the item that carries the
-    answer, as a number), mitigation, dtype, site and layer (embedding; residual: v^(l); residual_mid: after the attention
-    of block l, before its MLP; y; logits; length: no representation, the number of items and its square alone), test ("same
-    lengths": other sequences of the lengths trained on; "interpolated": of lengths between them; "extrapolated": longer
-    than all of them), control ("none": the measurement; "shuffled": the same labels, permuted, in training and test;
-    "random weights": the same architecture, untrained), trained (prompts, the fewest of the probes), tested (prompts),
-    groups (sequences, or lengths where a task has one sequence a length); accuracy with its interval (low, high: 95%,
-    groups resampled whole), chance (the accuracy of always saying what was most common in training), selectivity (accuracy
-    minus that on shuffled labels) with its interval, NaN of controls; penalty (the median chosen); finding: "decodable"
-    where accuracy is above chance and selectivity above 0, both with their whole interval, else "not linearly decodable
-    from k examples"; "as the length alone from k examples" where it is not above what the length alone gives, of a task
-    whose answers differ at one length.
+    first token of the right answer, by logistic regression), mitigation, dtype, site and layer (embedding; residual: v^(l);
+    residual_mid: after the attention of block l, before its MLP; y; logits; length: no representation, the number of items
+    and its square alone), test ("same lengths": other sequences of the lengths trained on; "interpolated": of lengths
+    between them; "extrapolated": longer than all of them), control ("none": the measurement; "shuffled": the same labels,
+    permuted, in training and test; "random weights": the same architecture, untrained), trained (prompts, the fewest of the
+    probes), tested (prompts), groups (sequences, or lengths where a task has one sequence a length); accuracy with its
+    interval (low, high: 95%, groups resampled whole), chance (the accuracy of always saying what was most common in
+    training), selectivity (accuracy minus that on shuffled labels) with its interval, NaN of controls; penalty (the median
+    chosen); finding: "decodable" where accuracy is above chance and selectivity above 0, both with their whole interval, else
+    "not linearly decodable from k examples"; "as the length alone from k examples" where it is not above what the length
+    alone gives, of a task whose answers differ at one length.
 
     An interval is of these probes over sequences such as these: training on other sequences would give other probes. The three
     folds train on each other's prompts, for which every half-width is multiplied by sqrt(1 + tested / trained) (Nadeau and
@@ -122,9 +119,8 @@ def probe(
         dtypes: precisions by name, as in `collapse`, which round the representations.
         seeds: one sequence for each, if the task draws its sequence; at least six, and 24 by default. A probe is never tested
             on a sequence that it was trained on, or on the beginning of one.
-        target: what probes decode: "number", "token" (the answer's first) or "position"; by default the number where the
-            task's answer is one, else the token. "position" needs one item that carries the answer at drawn places:
-            retrieve-at-position:position=drawn.
+        target: what probes decode: "number" or "token" (the answer's first); by default the number where the task's answer
+            is one, else the token.
         mitigation: as in `evaluate`.
         chat: whether in the chat template; None: where there is one.
         random_weights: whether the same architecture with random weights is probed too. A second model is then in memory.
@@ -141,7 +137,7 @@ def probe(
     if random_weights:
         untrained = replace(probe_task, model=untrained_model(model, seed=0))
         probed.append((untrained, ("none",), {"control": "random weights"}))
-    steps = [(*each, precision) for each in probed for precision in precisions]
+    steps = [(*arm, precision) for arm in probed for precision in precisions]
     for step, (weights, controls, columns, precision) in enumerate(steps):
         step_progress = part_of(progress, step, step + 1, len(steps), units=100)
         places = in_layers(weights.captured(precision, step_progress), layer_indices)
@@ -186,16 +182,6 @@ def seeds_asked(form: Task, seeds: Sequence[int] | None) -> list[int]:
     return seeds_of(form, (range(24) if form.random else [0]) if seeds is None else seeds)
 
 
-def kind_of(target: str) -> str:
-    """Kind of label that probes are fitted to: numbers (a position is one), or tokens."""
-    return "token" if target == "token" else "number"
-
-
-def default_target(form: Task) -> str:
-    """The number where the task's answer is one, else its first token."""
-    return "number" if form.numeric else "token"
-
-
 @dataclass(frozen=True)
 class ProbeTask:
     """Task of a probe: the prompts, and the target that it is to decode in each."""
@@ -220,14 +206,13 @@ class ProbeTask:
         """Check the arguments and render the prompts. Raises `InputError`."""
         form, mitigation_object = tasks.task(task), mitigations.optional(mitigation)
         seed_list = seeds_asked(form, seeds)
-        target = default_target(form) if target is None else checked_name("target", target, TARGETS)
+        default = "number" if form.numeric else "token"
+        target = checked_name("target", default if target is None else target, TARGETS)
         if target == "number" and not form.numeric:
             raise InputError(
                 f"{form.name}: expected a task whose answer is a number, found one of another kind: ask for target='token'"
             )
         prompts = prefilled_prompts(model, form, checked_lengths(lengths), seed_list, mitigation_object, chat)
-        if target == POSITION:
-            _require_places(form, prompts)
         return cls(model, form, prompts, target, mitigation_object)
 
     @property
@@ -237,15 +222,10 @@ class ProbeTask:
             [prompt.task_prompt.length for prompt in self.prompts],
             [prompt.task_prompt.seed for prompt in self.prompts],
             [prompt.group for prompt in self.prompts],
-            [self._label(prompt) for prompt in self.prompts],
-            kind_of(self.target),
+            [int(prompt.task_prompt.key) if self.target == "number" else prompt.token for prompt in self.prompts],
+            self.target,
             self.form.random,
         )
-
-    def _label(self, prompt: PrefilledPrompt) -> int:
-        if self.target == POSITION:
-            return _carriers(prompt)[0]
-        return int(prompt.task_prompt.key) if self.target == "number" else prompt.token
 
     def captured(self, precision: Precision, progress: Progress | None = None) -> Captured:
         """Every place in one precision, under the mitigation."""
@@ -266,27 +246,6 @@ class ProbeTask:
             "prompts": len(self.prompts),
             "line_tokens": sorted({prompt.line for prompt in self.prompts}),
         }
-
-
-def _carriers(prompt: PrefilledPrompt) -> tuple[int, ...]:
-    return prompt.task_prompt.task.carriers(
-        prompt.task_prompt.task.items(prompt.task_prompt.length, prompt.task_prompt.seed)
-    )
-
-
-def _require_places(form: Task, prompts: Sequence[PrefilledPrompt]) -> None:
-    """Refuse where the position is not one, or where the length tells it."""
-    places = {(prompt.task_prompt.length, _carriers(prompt)) for prompt in prompts}
-    if any(len(carriers) != 1 for _, carriers in places):
-        raise InputError(
-            f"{form.name}: expected a task in which one item carries the answer, found several or none: target='position' is "
-            "for retrieve-at-position:position=drawn"
-        )
-    if len(places) == len({length for length, _ in places}):
-        raise InputError(
-            f"{form.name}: expected the wanted item at different places of one length, found it at one place each: give "
-            "position=drawn"
-        )
 
 
 def probes_bytes(
@@ -357,7 +316,7 @@ SWEPT = Swept(
     read=_from_rows,
     options={
         **SWEPT_SEQUENCES,
-        "target": (Literal["number", "token", "position"] | None, None),
+        "target": (Literal["number", "token"] | None, None),
         "random_weights": None,
     },
     rows=_swept_rows,

@@ -8,7 +8,6 @@ scikit-learn is imported by the first fit: `import ostools` and every other meas
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +39,9 @@ class Probe:
     classes: Int[np.ndarray, " score"] | None
     penalty: float
 
-    def scores(self, rows: Rows) -> Float[np.ndarray, "prompt score"]:
-        return (rows - self.mean) @ self.weights.T + self.offset
-
     def predict(self, rows: Rows) -> Float[np.ndarray, " prompt"]:
         """Predict the number, not rounded; or the class."""
-        scores = self.scores(rows)
+        scores = (rows - self.mean) @ self.weights.T + self.offset
         return scores[:, 0] if self.classes is None else self.classes[scores.argmax(1)].astype(float)
 
 
@@ -55,34 +51,25 @@ def fitted(target: str, rows: Rows, labels: Labels, groups: Labels) -> Probe:
     The penalty is the one with the least error on groups that an inner probe has not seen; with fewer groups than folds there
     is nothing to choose by, and the strongest stands.
     """
+    from sklearn.model_selection import GroupKFold
+
     mean = rows.mean(0)
     centred = rows - mean
     size = float(np.sqrt((centred**2).sum(1).mean()))
     if size <= _CONSTANT * float(np.linalg.norm(mean)):
         centred, size = np.zeros_like(centred), 1.0
-    basis = _basis(centred)
+    # Orthonormal directions in which all rows lie: a penalised probe has no part outside them.
+    n, d = centred.shape
+    basis = np.eye(d) if d <= n else np.linalg.svd(centred, full_matrices=False)[2]
     x = centred @ basis.T / size
     penalties = PENALTIES if target == "number" else INVERSE_PENALTIES
     errors = np.zeros(len(penalties))
-    for train, held_out in _inner(groups, _INNER[target]):
+    folds = min(_INNER[target], len(np.unique(groups)))
+    for train, held_out in GroupKFold(folds).split(groups[:, None], groups=groups) if folds > 1 else ():
         errors += _errors(target, x, labels, train, held_out)
     penalty = penalties[int(errors.argmin())]
     fit = _ridge(x, labels, (penalty,)) if target == "number" else _logistic(x, labels, penalty)
     return Probe(mean, fit[0] @ basis / size, fit[1], fit[2], penalty)
-
-
-def _basis(centred: Rows) -> Float[np.ndarray, "direction d"]:
-    """Orthonormal directions in which all rows lie: a penalised probe has no part outside them."""
-    n, d = centred.shape
-    return np.eye(d) if d <= n else np.linalg.svd(centred, full_matrices=False)[2]
-
-
-def _inner(groups: Labels, folds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    from sklearn.model_selection import GroupKFold
-
-    folds = min(folds, len(np.unique(groups)))
-    if folds > 1:
-        yield from GroupKFold(folds).split(groups[:, None], groups=groups)
 
 
 def _errors(target: str, x: Rows, labels: Labels, train: np.ndarray, held_out: np.ndarray) -> np.ndarray:

@@ -1,8 +1,18 @@
-"""Predictions of probes on prompts that they had not seen, and how often they were right, with intervals over sequences."""
+"""Which prompts a probe is trained on and tested on, what it says of those that it had not seen, and how often that is
+right, with intervals over sequences.
+
+Those of one group are never on both sides. Three tests answer three questions and are never mixed:
+
+- "same lengths": other sequences of the lengths that the probe was trained on;
+- "interpolated": other sequences, of lengths between those that it was trained on;
+- "extrapolated": other sequences, longer than all that it was trained on (the upper third of the lengths).
+
+A task that draws nothing has one sequence a length: its groups are the lengths, and the first test does not exist.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +21,68 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 
-from ostools.measure.probes.captured import LOGITS, Captured, Place
+from ostools.ground.errors import InputError
+from ostools.measure.probes.captured import LOGITS, SUBLAYERS, Captured, Place
 from ostools.measure.probes.ridge import fitted
-from ostools.measure.probes.splits import Split, splits
 from ostools.results import Frame
 from ostools.theory.statistics.intervals import bootstrap_share, widened
+
+SAME, BETWEEN, BEYOND = "same lengths", "interpolated", "extrapolated"
+TESTS = (SAME, BETWEEN, BEYOND)
+FOLDS = 3
+FEWEST_GROUPS, FEWEST_LENGTHS = 6, 5
+"""Groups for an interval at 95%, and lengths for a test between and beyond them."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """One probe: the test it is for, and the numbers of the prompts that it is trained on and tested on."""
+
+    test: str
+    train: Int[np.ndarray, " trained"]
+    held_out: Int[np.ndarray, " tested"]
+
+
+def splits(lengths: Int[np.ndarray, " prompt"], groups: Int[np.ndarray, " prompt"], is_random: bool) -> list[Split]:
+    """Every probe's prompts. `is_random`: groups are drawn sequences (seeds); else each length is a group of its own.
+
+    Raises `InputError` for too few groups or lengths.
+    """
+    distinct_lengths, rank = np.unique(lengths, return_inverse=True)
+    distinct_groups, group = np.unique(groups, return_inverse=True)
+    _require_enough(len(distinct_groups), len(distinct_lengths), is_random)
+    inner = (rank > 0) & (rank < len(distinct_lengths) - 1)
+    upper = rank >= len(distinct_lengths) - max(1, len(distinct_lengths) // FOLDS)
+    masks: list[tuple[str, np.ndarray, np.ndarray]] = []
+    for fold in range(FOLDS):
+        everywhere = np.full(len(rank), True)
+        in_fold, out_of_fold = (group % FOLDS == fold, group % FOLDS != fold) if is_random else (everywhere, everywhere)
+        left_out = inner & (rank % FOLDS == fold)
+        if is_random:
+            masks.append((SAME, out_of_fold, in_fold))
+        masks.append((BETWEEN, out_of_fold & ~left_out, in_fold & left_out))
+        if is_random or fold == 0:
+            masks.append((BEYOND, out_of_fold & ~upper, in_fold & upper))
+    return [
+        Split(test, np.flatnonzero(train), np.flatnonzero(held_out))
+        for test, train, held_out in masks
+        if train.any() and held_out.any()
+    ]
+
+
+def _require_enough(groups: int, lengths: int, is_random: bool) -> None:
+    if lengths < FEWEST_LENGTHS:
+        raise InputError(
+            f"expected at least {FEWEST_LENGTHS} lengths, so that some lie between and beyond those of training, found "
+            f"{lengths}; for example range(4, 33, 4)"
+        )
+    if groups < FEWEST_GROUPS:
+        what, example = ("seeds", "seeds=range(12)") if is_random else ("lengths", "lengths=range(1, 33)")
+        raise InputError(
+            f"expected at least {FEWEST_GROUPS} {what}, each a sequence of its own, found {groups}: of fewer there is no "
+            f"interval; for example {example}"
+        )
+
 
 LENGTH = Place(-1, "length", 0)
 """The number of items and its square, in the place of a representation."""
@@ -62,18 +129,12 @@ def said_by_probes(labelled: Labelled, representations: Captured, controls: Sequ
     labels = {"none": labelled.labels, "shuffled": permuted}
     tables = []
     for place, rows in representations.items():
-        x = rows.double().numpy()
+        x, layer = rows.double().numpy(), pd.array([place.layer if place != LENGTH else pd.NA], dtype="Int64")[0]
         for control in controls:
             for split in labelled.splits:
-                tables.append(
-                    _predictions(labelled, x, labels[control], split).assign(control=control, **_place_columns(place))
-                )
+                predictions = _predictions(labelled, x, labels[control], split)
+                tables.append(predictions.assign(control=control, depth=place.depth, site=place.site, layer=layer))
     return pd.concat(tables, ignore_index=True)
-
-
-def _place_columns(place: Place) -> dict[str, Any]:
-    layer = place.layer if place != LENGTH else pd.NA
-    return {"depth": place.depth, "site": place.site, "layer": pd.array([layer], dtype="Int64")[0]}
 
 
 def _predictions(labelled: Labelled, x: np.ndarray, labels: np.ndarray, split: Split) -> pd.DataFrame:
@@ -103,16 +164,13 @@ def rows_of(predictions: pd.DataFrame, is_random: bool = True) -> pd.DataFrame:
     """One row per place, test and control; columns as in `Decodability`. `is_random`: answers of one length differ."""
     all_rows: Any = predictions
     by_length = all_rows[all_rows["site"] == LENGTH.site].groupby("test")["right"].mean().to_dict() if is_random else {}
-    shuffled = dict(_places(all_rows[all_rows["control"] == "shuffled"]))
+    groups: Any = all_rows.groupby(_PLACE, sort=False, dropna=False)
+    shuffled = {key: rows for key, rows in groups if key[-1] == "shuffled"}
     rows = []
-    for key, place_rows in _places(all_rows):
+    for key, place_rows in groups:
         control_rows = shuffled.get((*key[:-1], "shuffled")) if key[-1] == "none" else None
         rows.append(dict(zip(_PLACE, key, strict=True)) | _row(place_rows, control_rows, by_length.get(key[4], 0.0)))
     return pd.DataFrame(rows).sort_values(["dtype", "control", "test", "depth"], kind="stable", ignore_index=True)
-
-
-def _places(table: Frame) -> Iterator[tuple[tuple[Any, ...], Frame]]:
-    yield from table.groupby(_PLACE, sort=False, dropna=False)
 
 
 def _row(place_rows: Frame, control_rows: Frame | None, by_length: float) -> dict[str, Any]:
@@ -184,7 +242,7 @@ def _step(before: Frame, after: Frame) -> dict[str, Any]:
     low, high = interval_of(pd.Series(difference), after["group"].reset_index(drop=True), trained, -1.0)
     block = int(after_row["layer"]) - (after_row["site"] == "residual")
     return {
-        "sublayer": Place(0, str(after_row["site"]), 0).sublayer,
+        "sublayer": SUBLAYERS[str(after_row["site"])],
         "block": block if after_row["site"] != "y" else pd.NA,
         "before": float(before["right"].mean()),
         "behind": float(after["right"].mean()),

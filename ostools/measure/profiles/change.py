@@ -58,7 +58,13 @@ def change(first: Sensitivity | Bounds, second: Sensitivity | Bounds, correspond
     """Join the two, row by row. Raises `InputError` for another position= or logit=, a row without its partner, and other
     tokens; where `corresponding`, for two prompts of which no token corresponds.
     """
-    _require_same_question(first, second)
+    for name in ("position", "logit"):
+        values = [result.provenance.parameters.get(name) for result in (first, second)]
+        if values[0] != values[1]:
+            raise InputError(
+                f"compare: expected two results of the same {name}=, found {values[0]!r} and {values[1]!r}: they are not the "
+                "same quantity"
+            )
     if not corresponding:
         _require_same_tokens(first, second)
     norms = ("operator", "frobenius")
@@ -83,16 +89,6 @@ def change(first: Sensitivity | Bounds, second: Sensitivity | Bounds, correspond
     frame = _ratios(joined, _floor(first))
     summary = [_summarise(dict(zip(names, key, strict=True)), rows) for key, rows in frame.groupby(names, sort=False)]
     return Change(frame, _provenance(first.provenance, second.provenance), pd.DataFrame(summary))
-
-
-def _require_same_question(first: Result, second: Result) -> None:
-    for name in ("position", "logit"):
-        values = [result.provenance.parameters.get(name) for result in (first, second)]
-        if values[0] != values[1]:
-            raise InputError(
-                f"compare: expected two results of the same {name}=, found {values[0]!r} and {values[1]!r}: they are not the "
-                "same quantity"
-            )
 
 
 def _require_same_tokens(first: Result, second: Result) -> None:
@@ -150,8 +146,13 @@ def _long(result: Sensitivity | Bounds, norms: Sequence[str] = ("frobenius",)) -
         rows = frame.rename(columns={"variant": "source"})[[*name_columns, "source", "norm", "last", "value"]]
         return rows.assign(layer=0, lower=rows["value"], upper=rows["value"])
     rows = frame.rename(columns={"linearisation": "source"}).assign(last=int(frame["position"].max()))
+    return by_norm(rows, [*name_columns, "source", "layer", "last"], norms)
+
+
+def by_norm(rows: Frame, columns: Sequence[str], norms: Sequence[str] = ("operator", "frobenius")) -> Frame:
+    """Rows of a sensitivity norm by norm: these columns, and norm, value, lower, upper."""
     tables = [
-        rows[[*name_columns, "source", "layer", "last"]].assign(
+        rows[list(columns)].assign(
             norm=norm, value=rows[f"{norm}_norm"], lower=rows[f"{norm}_lower"], upper=rows[f"{norm}_upper"]
         )
         for norm in norms

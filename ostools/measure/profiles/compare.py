@@ -22,7 +22,7 @@ from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.bounds.variants import variant_named
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
-from ostools.measure.profiles.change import ROUNDING, Change, change
+from ostools.measure.profiles.change import ROUNDING, Change, by_norm, change
 from ostools.measure.prompts import named_by
 from ostools.results import Provenance, Result
 from ostools.theory.profiles import rank_correlation
@@ -114,7 +114,6 @@ def _beside_attention(measured: Sensitivity, attention: Attention) -> Comparison
 
 
 def _comparison(measured: Sensitivity, paths: Bounds) -> Comparison:
-    """Join path sums with the measured norms that they stand beside."""
     require_same_run("compare", measured.provenance, paths.provenance, "the path sum", whole_output=False)
     profile = _long(measured)
     rounding = ROUNDING.get(str(measured.provenance.model["dtype"]), ROUNDING["float32"])
@@ -171,14 +170,7 @@ def _long(measured: Sensitivity) -> Any:
             "compare: expected the derivative at the embeddings, layer 0, which this profile lacks: measure it with "
             "sensitivity(..., layers=[0])"
         )
-    columns = [*named_by(frame), "linearisation", "method"]
-    norms = [
-        frame[columns].assign(
-            norm=norm, value=frame[f"{norm}_norm"], lower=frame[f"{norm}_lower"], upper=frame[f"{norm}_upper"]
-        )
-        for norm in ("operator", "frobenius")
-    ]
-    table = pd.concat(norms, ignore_index=True)
+    table = by_norm(frame, [*named_by(frame), "linearisation", "method"])
     # Of an operator norm that is not exact, the lower end stands for it.
     return table.assign(value=table["value"].fillna(table["lower"]))
 

@@ -19,7 +19,7 @@ from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import by_token, named_by
-from ostools.models.chat import ORIGINS, SYSTEM, TEMPLATE, TEXT
+from ostools.models.chat import ORIGINS, TEXT
 from ostools.results import Frame, Result
 from ostools.results.table_head import TableHead
 from ostools.theory import profiles as theory
@@ -29,11 +29,10 @@ Norm = Literal["operator", "frobenius"]
 ALL, NO_SINK, BETWEEN, OF_TEXT = "all", "without the sink", "without sink and last", "the text"
 TOKEN_SETS = (ALL, NO_SINK, BETWEEN, OF_TEXT)
 """The tokens that a shape is of."""
-_INTERVALS = ("start_contrast", "end_contrast", "curvature")
+_INTERVALS = ("start_contrast", "end_contrast")
 _SHAPE_COLUMNS = (
     *("linearisation", "norm", "kept", "verdict", "start", "middle", "end"),
     *(f"{name}{part}" for name in _INTERVALS for part in ("", "_low", "_high", "_p")),
-    *("vertex", "neighbours"),
 )
 
 
@@ -44,7 +43,7 @@ class Profile(
     findings=("findings.profiles:profile_findings",),
     tables=(
         TableHead("top", "position token origin value share share_without_sink over_frozen"),
-        TableHead("summary", "linearisation sink_share last_share text_share effective_tokens over_frozen_median"),
+        TableHead("summary", "linearisation sink_share last_share text_share effective_tokens"),
         TableHead("shapes", "linearisation kept verdict start middle end start_contrast end_contrast"),
     ),
 ):
@@ -55,16 +54,12 @@ class Profile(
     first token taken out and the shares renormalised; NaN for it), rank (1 the largest), over_frozen (value / the same token's
     frozen value; NaN where frozen was not measured).
 
-    `summary`, one row a linearisation: sink_share, last_share, text_share, template_share and system_share (of all the tokens
-    of that origin), largest_share_between (of one token of the text that is neither first nor last), effective_tokens and
-    effective_tokens_of_text (exp of the entropy of the shares), and over_frozen_median. Where it is
-    not known whose the tokens are, the three shares by origin and effective_tokens_of_text are NaN,
-    and every token counts as the text's.
+    `summary`, one row a linearisation: sink_share, last_share, text_share (of all the user's own tokens; NaN where it is not
+    known whose the tokens are) and effective_tokens (exp of the entropy of the shares).
 
     `shapes`, one row a linearisation and choice of tokens (`kept`: all | without the sink | without sink and last | the text),
     in decades: start, middle, end (mean log10 norm of each third); start_contrast, end_contrast (that third minus the middle
-    one) and curvature (of a quadratic, position from -1 to 1), each with _low, _high (95%) and _p; vertex (where the quadratic
-    turns, as a fraction of the prompt), neighbours (correlation of neighbouring tokens), verdict.
+    one), each with _low, _high (95%) and _p; verdict.
     """
 
     summary: pd.DataFrame
@@ -126,7 +121,7 @@ def profile(measured: Sensitivity, *, norm: Norm | str | None = None) -> Profile
     for name, group in table.groupby("linearisation", sort=False):
         part = _with_shares(group, frozen)
         parts.append(part)
-        summary.append({"linearisation": name, "norm": norm} | _summary(part, frozen))
+        summary.append({"linearisation": name, "norm": norm} | _summary(part))
         shapes += [{"linearisation": name, "norm": norm} | _shape(part, token_set) for token_set in TOKEN_SETS]
     frame = pd.concat(parts, ignore_index=True)
     return Profile(
@@ -146,27 +141,17 @@ def _with_shares(group: Any, frozen: np.ndarray) -> Any:
 
 
 def _over(value: np.ndarray, frozen: np.ndarray) -> np.ndarray:
-    """value / frozen, 1 where both are exactly zero."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where((value == 0) & (frozen == 0), 1.0, value / frozen)
 
 
-def _summary(part: Any, frozen: np.ndarray) -> dict[str, float]:
-    share, over = part["share"].to_numpy(), part["over_frozen"].to_numpy()
-    of_text, origins = _is_text(part), part["origin"]
-    between = share[1:-1][of_text[1:-1]]
-    by_origin = {origin: float(share[origins == origin].sum()) for origin in (TEXT, TEMPLATE, SYSTEM)}
-    effective_of_text = theory.effective_tokens(theory.shares(share[of_text]))
-    if origins.isna().any():
-        by_origin, effective_of_text = dict.fromkeys(by_origin, float("nan")), float("nan")
+def _summary(part: Any) -> dict[str, float]:
+    share, is_known = part["share"].to_numpy(), not part["origin"].isna().any()
     return {
         "sink_share": float(share[0]),
         "last_share": float(share[-1]),
-        **{f"{origin}_share": value for origin, value in by_origin.items()},
-        "largest_share_between": float(between.max()) if len(between) else float("nan"),
+        "text_share": float(share[_is_text(part)].sum()) if is_known else float("nan"),
         "effective_tokens": theory.effective_tokens(share),
-        "effective_tokens_of_text": effective_of_text,
-        "over_frozen_median": float(np.median(over)) if len(frozen) else float("nan"),
     }
 
 
@@ -197,7 +182,7 @@ def _shape(part: Any, token_set: str) -> dict[str, Any]:
     shape = theory.u_shape(np.log10(values))
     start, middle, end = shape.thirds
     row: dict[str, Any] = {"kept": token_set, "verdict": shape.verdict, "start": start, "middle": middle, "end": end}
-    for name, interval in zip(_INTERVALS, (shape.start, shape.end, shape.curvature), strict=True):
+    for name, interval in zip(_INTERVALS, (shape.start, shape.end), strict=True):
         for field in fields(interval):
             row[name if field.name == "value" else f"{name}_{field.name}"] = getattr(interval, field.name)
-    return row | {"vertex": shape.vertex, "neighbours": shape.neighbours}
+    return row

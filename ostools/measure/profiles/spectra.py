@@ -54,8 +54,8 @@ class Spectra(
     """The spectra of one prompt's patterns. `matrix`: "pattern" (A_l) or "lazy", (A_l + I) / 2.
 
     `frame`, one row a layer, head ("mean": the mean over heads, or a head's number), matrix and quantity, `value`:
-    second_eigenvalue (max_{i>=2} of the diagonal: the rate), median_eigenvalue (of tokens 2..n), multiplicity (how often 1 is
-    an eigenvalue; 1 is Lemma B.6's simple one), first_mass_last (the last token's weight on the first), first_mass_mean (its
+    second_eigenvalue (max_{i>=2} of the diagonal: the rate), multiplicity (how often 1 is an eigenvalue; 1 is Lemma B.6's
+    simple one), first_mass_last (the last token's weight on the first), first_mass_mean (its
     mean over all tokens), effective_tokens (exp of the entropy of the last token's row).
 
     `depth`, one row a matrix and number of `blocks` multiplied, from the embeddings up (mean over heads): first_mass_last,
@@ -182,7 +182,6 @@ def _checked(
 def _quantities(matrix: Float[Tensor, "query key"], rounding: float) -> dict[str, float]:
     return {
         "second_eigenvalue": float(theory.second_eigenvalue(matrix)),
-        "median_eigenvalue": float(theory.eigenvalues(matrix)[1:].median()),
         "multiplicity": float(theory.multiplicity(matrix, rounding)),
         **_mass(matrix),
     }

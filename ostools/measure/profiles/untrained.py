@@ -21,7 +21,7 @@ from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import require_no_edits
-from ostools.measure.profiles.profile import BETWEEN, NO_SINK, Profile, profile
+from ostools.measure.profiles.profile import NO_SINK, Profile, profile
 from ostools.measure.prompts import as_prompt
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt, untrained_model
@@ -42,7 +42,7 @@ class UntrainedBaselines(Result, chart="tokens:baselines_chart", findings=("find
     weights have different sizes, shares compare).
 
     `summary`, one row a profile: source, seed, verdict (the shape without the first token; `ost.profile`), start_contrast,
-    end_contrast (decades), end_without_last (the same without the last token), sink_share, last_share, spearman (rank
+    end_contrast (decades), sink_share, last_share, spearman (rank
     correlation with the model's own profile), weight_hash.
 
     `band`, one row a token and kind of null: low, median, high of the shares over the seeds.
@@ -127,7 +127,6 @@ def _summary_row(case_profile: Profile, trained_profile: Profile) -> dict[str, A
     values, trained_values = (result.frame["value"].to_numpy() for result in (case_profile, trained_profile))
     return {
         **shapes[shapes["kept"] == NO_SINK].iloc[0][["verdict", "start_contrast", "end_contrast"]],
-        "end_without_last": shapes[shapes["kept"] == BETWEEN].iloc[0]["end_contrast"],
         **case_profile.summary.iloc[0][["sink_share", "last_share"]],
         "spearman": rank_correlation(values, trained_values),
         "weight_hash": case_profile.provenance.model["weight_hash"],

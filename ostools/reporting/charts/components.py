@@ -22,7 +22,7 @@ from ostools.measure.probes.failure_stage import (
 )
 from ostools.measure.probes.intervention import ProbeIntervention
 from ostools.measure.probes.probe import Decodability
-from ostools.measure.probes.splits import TESTS
+from ostools.measure.probes.scores import TESTS
 from ostools.reporting.findings.effects import QUANTITY_WORDS
 from ostools.reporting.findings.probes import failure_stage_in_short, intervention_in_short, probe_in_short
 from ostools.reporting.forms import SQUARE, bars, layers_by, word_cells

@@ -17,8 +17,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.measure.attention.attention import ATTENTION
 from ostools.measure.attention.baselines import AttentionBaselines
-from ostools.measure.attribution.attribution import Attribution
 from ostools.measure.bounds.bounds import Bounds
+from ostools.measure.jacobian.attribution import Attribution
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison

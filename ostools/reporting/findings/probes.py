@@ -9,7 +9,7 @@ from ostools.ground.words import runs
 from ostools.measure import Decodability, FailureStage, ProbeIntervention
 from ostools.measure.mitigated_prompts import ACTIVE
 from ostools.measure.probes.failure_stage import BREAKS, REPAIRS, UNDECODABLE, VERDICTS, best_probe
-from ostools.measure.probes.splits import BETWEEN, BEYOND, SAME, TESTS
+from ostools.measure.probes.scores import BETWEEN, BEYOND, SAME, TESTS
 from ostools.results import Frame, frame_of
 
 _LENGTHS = {SAME: "the same lengths", BETWEEN: "interpolated lengths", BEYOND: "extrapolated lengths"}

@@ -11,9 +11,9 @@ import numpy as np
 from ostools.ground.words import number
 from ostools.measure.attention.baselines import AttentionBaselines
 from ostools.measure.attention.heads import SINK, HeadScores
-from ostools.measure.attribution.attribution import Attribution
 from ostools.measure.bounds.bounds import Bounds, PromptBounds
 from ostools.measure.collapse.variation import AttentionVariation
+from ostools.measure.jacobian.attribution import Attribution
 from ostools.measure.jacobian.sensitivity import Sensitivities
 from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.profile import Profile

@@ -11,7 +11,7 @@ from ostools.ground.words import number
 from ostools.measure import Decodability, FailureStage, ProbeIntervention, failure_stage
 from ostools.measure.probes.captured import LOGITS
 from ostools.measure.probes.failure_stage import failure_stage_memory
-from ostools.measure.probes.splits import TESTS
+from ostools.measure.probes.scores import TESTS
 from ostools.measure.unloaded import Unloaded
 from ostools.models.shape import Shape
 from ostools.reporting.charts.components import places_named

@@ -22,7 +22,7 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.verdicts import VECTOR
 from ostools.measure.jacobian.memory import sensitivity_bytes
-from ostools.measure.jacobian.norms import checked_method, choose_method, with_accuracy
+from ostools.measure.jacobian.norms import choose_method
 from ostools.measure.jacobian.routes import LINEARISATIONS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated_prompts import MitigatedPrompts, acting_bytes, of_the_pass
@@ -72,7 +72,7 @@ class Measure:
             return cls(name, dtypes=_checked_dtypes(dtypes), mitigation=acting)
         kind = checked_name("linearisation", "full" if linearisation is None else linearisation, LINEARISATIONS)
         if method is not None:
-            checked_method(method, METHOD_KINDS)
+            checked_name("method", method, METHOD_KINDS)
         return cls(name, kind, method or choose_method(d_model, exact_fits=True).method, mitigation=acting)
 
     @property
@@ -83,7 +83,7 @@ class Measure:
         columns = {"measure": self.name, "linearisation": self.linearisation, "method": self.method}
         columns |= {"dtypes": list(self.dtypes)} if self.name == PAIRS else {}
         columns |= {} if self.mitigation is None else {"mitigation": mitigations.label(self.mitigation)}
-        kind = METHOD_KINDS[with_accuracy(self.method)[0]] if self.method else "measured"
+        kind = METHOD_KINDS[self.method] if self.method else "measured"
         return {**columns, "kind": kind, "quantity": "L2 distance at y" if self.name == PAIRS else norm}
 
     def rows(self, model: TransformerBridge, windows: Sequence[Window], first: int, seed: int) -> Frame:

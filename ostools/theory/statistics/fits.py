@@ -38,6 +38,7 @@ DECISIVE = 2.0
 
 _RHO = np.tanh(np.linspace(0.0, 3.2, 40))
 """Correlations of neighbours that are integrated over: evenly spread in artanh, which is the prior 1 / (1 - rho^2)."""
+_LEVEL = 0.95  # of every interval
 _ROUNDING = 1e-12
 """Residuals of a log below this are rounding: no law is preferred for them."""
 _SCALES: dict[str, Callable[[Numbers], Numbers]] = {"power": np.log, "exponential": lambda n: n}
@@ -60,7 +61,6 @@ class Law:
     bic: float
 
     def __call__(self, lengths: Sequence[float] | Numbers) -> Numbers:
-        """The law's values at `lengths`."""
         x = _SCALES[self.name.split()[0]](np.asarray(lengths, dtype=float))
         return np.exp(self.log_amplitude - self.rate * x) + self.level
 
@@ -75,7 +75,6 @@ class Decay:
         law: the law of least BIC, for a plain verdict the plain law; None where there is no decay or too few values.
         power, exponential: the plain laws, whatever the verdict; None with too few values.
         evidence: BIC of the exponential minus that of the power law: positive speaks for the power law.
-        correlation: of neighbouring residuals, as estimated beside the best law.
         used, left_out: how many lengths were fitted, and how many were not.
     """
 
@@ -84,7 +83,6 @@ class Decay:
     power: Law | None
     exponential: Law | None
     evidence: float
-    correlation: float
     used: int
     left_out: int
 
@@ -94,7 +92,6 @@ def fit_decay(
     values: Sequence[float] | np.ndarray,
     *,
     floor: float = 0.0,
-    confidence: float = 0.95,
 ) -> Decay:
     """Fit both laws to d(n), with and without a level, and say which holds, if one does.
 
@@ -103,29 +100,24 @@ def fit_decay(
         values: d(n) >= 0.
         floor: the first value at or below it ends the fit, and it and all later ones are left out: keeping those that noise
             lifts over the floor would bend the curve. Take the rounding noise of the run.
-        confidence: of the intervals.
 
     Raises `InputError` for lengths that do not increase or are below 1, and values that are negative or not finite.
     """
-    n, d = _checked(lengths, values, floor, confidence)
+    n, d = _checked(lengths, values, floor)
     below = d <= floor
     used = int(below.argmax()) if below.any() else len(d)
     if used < FEWEST:
-        return Decay("too few", None, None, None, np.nan, np.nan, used, len(d) - used)
+        return Decay("too few", None, None, None, np.nan, used, len(d) - used)
     n, log_d = n[:used], np.log(d[:used])
-    plain = {name: _plain(name, n, log_d, confidence) for name in _SCALES}
-    levelled = [law for name in _SCALES if (law := _levelled(name, n, log_d, confidence)) is not None]
-    constant, _ = _bic(log_d - log_d.mean(), 1)
+    plain = {name: _plain(name, n, log_d) for name in _SCALES}
+    levelled = [law for name in _SCALES if (law := _levelled(name, n, log_d)) is not None]
+    constant = _bic(log_d - log_d.mean(), 1)
     verdict, law = _judged(plain, levelled, constant)
     evidence = plain["exponential"].bic - plain["power"].bic
-    best = min([*plain.values(), *levelled], key=lambda fit: fit.bic)
-    residuals = log_d - (np.log(best(n)) if constant > best.bic else log_d.mean())
-    return Decay(
-        verdict, law, plain["power"], plain["exponential"], evidence, _bic(residuals, 1)[1], used, len(d) - used
-    )
+    return Decay(verdict, law, plain["power"], plain["exponential"], evidence, used, len(d) - used)
 
 
-def over_seeds(rates: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+def over_seeds(rates: Sequence[float]) -> tuple[float, float, float]:
     """The mean of independent rates with its Student interval; NaN limits for fewer than two.
 
     The mean rate of plain laws over the same lengths is the rate of the geometric mean of the curves.
@@ -133,7 +125,7 @@ def over_seeds(rates: Sequence[float], confidence: float = 0.95) -> tuple[float,
     values = np.asarray(rates, dtype=float)
     if len(values) < 2:
         return float(values.mean()), np.nan, np.nan
-    half = stdtrit(len(values) - 1, (1 + confidence) / 2) * values.std(ddof=1) / len(values) ** 0.5
+    half = stdtrit(len(values) - 1, (1 + _LEVEL) / 2) * values.std(ddof=1) / len(values) ** 0.5
     return float(values.mean()), float(values.mean() - half), float(values.mean() + half)
 
 
@@ -151,17 +143,17 @@ def _judged(plain: dict[str, Law], levelled: list[Law], constant: float) -> tupl
     return ("undecided" if undecided else best.name), best
 
 
-def _plain(name: str, n: Numbers, log_d: Numbers, confidence: float) -> Law:
+def _plain(name: str, n: Numbers, log_d: Numbers) -> Law:
     """log d = a - rate x, x = log n or n."""
     x = _SCALES[name](n)
     G = np.stack([np.ones_like(x), -x], axis=1)
     a, rate = np.linalg.lstsq(G, log_d, rcond=None)[0]
     residuals = log_d - (a - rate * x)
-    half = _half_width(G, residuals, confidence)
-    return Law(name, float(rate), float(rate - half), float(rate + half), float(a), 0.0, _bic(residuals, 2)[0])
+    half = _half_width(G, residuals)
+    return Law(name, float(rate), float(rate - half), float(rate + half), float(a), 0.0, _bic(residuals, 2))
 
 
-def _levelled(name: str, n: Numbers, log_d: Numbers, confidence: float) -> Law | None:
+def _levelled(name: str, n: Numbers, log_d: Numbers) -> Law | None:
     """log d = log(exp(a - rate x) + c); None where no c above 0 can be told from 0, or the curve has no part that falls."""
     x = _SCALES[name](n)
 
@@ -184,12 +176,12 @@ def _levelled(name: str, n: Numbers, log_d: Numbers, confidence: float) -> Law |
     # Where all of the curve is at the level up to rounding, the rate is of nothing that is there.
     if G[:, 0].max() < _ROUNDING or not norms.all() or np.linalg.cond(G / norms) > 1e6:
         return None
-    half = _half_width(G, -best.fun, confidence)
+    half = _half_width(G, -best.fun)
     a, rate, log_level = map(float, best.x)
-    return Law(f"{name} to a level", rate, rate - half, rate + half, a, float(np.exp(log_level)), _bic(best.fun, 3)[0])
+    return Law(f"{name} to a level", rate, rate - half, rate + half, a, float(np.exp(log_level)), _bic(best.fun, 3))
 
 
-def _half_width(G: Gradient, residuals: Numbers, confidence: float) -> float:
+def _half_width(G: Gradient, residuals: Numbers) -> float:
     """Half of the interval of the second parameter of a least-squares fit, rho integrated out.
 
     Given rho, the parameter's error is Student with the variance of the sandwich P Omega(rho) P^T, P the pseudoinverse of G.
@@ -208,9 +200,9 @@ def _half_width(G: Gradient, residuals: Numbers, confidence: float) -> float:
     spread = np.sqrt(square / (m - p) / (1.0 - _RHO**2) * _correlated_square(np.linalg.pinv(G)[1]))
 
     def excess(half: float) -> float:
-        return float(weights @ stdtr(m - p, half / spread)) - (1 + confidence) / 2
+        return float(weights @ stdtr(m - p, half / spread)) - (1 + _LEVEL) / 2
 
-    return cast(float, brentq(excess, 0.0, stdtrit(m - p, (1 + confidence) / 2) * spread.max() * 1.001))
+    return cast(float, brentq(excess, 0.0, stdtrit(m - p, (1 + _LEVEL) / 2) * spread.max() * 1.001))
 
 
 def _whitened_products(columns: Float[np.ndarray, "length column"]) -> Float[np.ndarray, "rho column column"]:
@@ -226,17 +218,16 @@ def _correlated_square(x: Numbers) -> Float[np.ndarray, " rho"]:
     return 2.0 * (_RHO[:, None] ** np.arange(len(x)) @ lagged) - lagged[0]
 
 
-def _bic(residuals: Numbers, parameters: int) -> tuple[float, float]:
-    """The Bayesian information criterion under AR(1) noise, and its most likely rho."""
+def _bic(residuals: Numbers, parameters: int) -> float:
+    """The Bayesian information criterion under AR(1) noise, at its most likely rho."""
     m = len(residuals)
     squares = np.maximum(_whitened_products(residuals[:, None])[:, 0, 0], m * _ROUNDING**2)
     deviance = m * np.log(squares / m) - np.log1p(-(_RHO**2))
-    best = int(deviance.argmin())
-    return float(deviance[best] + (parameters + 2) * np.log(m)), float(_RHO[best])
+    return float(deviance.min() + (parameters + 2) * np.log(m))
 
 
 def _checked(
-    lengths: Sequence[float] | np.ndarray, values: Sequence[float] | np.ndarray, floor: float, confidence: float
+    lengths: Sequence[float] | np.ndarray, values: Sequence[float] | np.ndarray, floor: float
 ) -> tuple[Numbers, Numbers]:
     n, d = np.asarray(lengths, dtype=float), np.asarray(values, dtype=float)
     if n.ndim != 1 or n.shape != d.shape:
@@ -245,6 +236,6 @@ def _checked(
         raise InputError("fit_decay: expected increasing lengths of at least 1")
     if not np.isfinite(d).all() or (d < 0).any():
         raise InputError(f"fit_decay: expected finite values of at least 0, found {d[~np.isfinite(d) | (d < 0)][0]}")
-    if floor < 0 or not 0 < confidence < 1:
-        raise InputError(f"fit_decay: expected floor >= 0 and 0 < confidence < 1, found {floor} and {confidence}")
+    if floor < 0:
+        raise InputError(f"fit_decay: expected a floor of at least 0, found {floor}")
     return n, d

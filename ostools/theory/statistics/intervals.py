@@ -25,6 +25,11 @@ from torch import Tensor
 from ostools.ground.errors import InputError
 
 
+def _require_level(caller: str, level: float) -> None:
+    if not 0 < level < 1:
+        raise InputError(f"{caller}: expected a level between 0 and 1, found {level}; for example 0.95")
+
+
 class IntervalEnds(NamedTuple):
     """The ends of an interval of a probability, or of a correlation."""
 
@@ -53,8 +58,7 @@ def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> 
         raise InputError(f"wilson: expected at least one trial, found {trials}")
     if not 0 <= successes <= trials:
         raise InputError(f"wilson: expected successes from 0 to the {trials} trials, found {successes}")
-    if not 0 < level < 1:
-        raise InputError(f"wilson: expected a level between 0 and 1, found {level}; for example 0.95")
+    _require_level("wilson", level)
     from statsmodels.stats.proportion import proportion_confint  # half a second, for this line alone
 
     ends: Any = proportion_confint(successes, trials, alpha=1 - level, method="wilson")
@@ -63,8 +67,8 @@ def wilson(successes: float | int, trials: float | int, level: float = 0.95) -> 
     return IntervalEnds(0.0 if successes == 0 else low, 1.0 if successes == trials else high)
 
 
-def spearman_interval(correlation: float, pairs: int, level: float = 0.95) -> IntervalEnds:
-    """The interval of Spearman's rank correlation r of so many independent pairs, on Fisher's scale:
+def spearman_interval(correlation: float, pairs: int) -> IntervalEnds:
+    """The 95% interval of Spearman's rank correlation r of so many independent pairs, on Fisher's scale:
 
         tanh( artanh r  -+  z sqrt((1 + r^2 / 2) / (n - 3)) )
 
@@ -75,13 +79,11 @@ def spearman_interval(correlation: float, pairs: int, level: float = 0.95) -> In
     Source: Bonett and Wright, Sample size requirements for estimating Pearson, Kendall and Spearman correlations (2000),
     Psychometrika 65.
     """
-    if not 0 < level < 1:
-        raise InputError(f"spearman: expected a level between 0 and 1, found {level}")
     if pairs < 4 or math.isnan(correlation):
         return IntervalEnds(math.nan, math.nan)
     if abs(correlation) >= 1:
         return IntervalEnds(correlation, correlation)
-    half = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt((1 + correlation**2 / 2) / (pairs - 3))
+    half = NormalDist().inv_cdf(0.975) * math.sqrt((1 + correlation**2 / 2) / (pairs - 3))
     middle = math.atanh(correlation)
     return IntervalEnds(math.tanh(middle - half), math.tanh(middle + half))
 
@@ -98,13 +100,12 @@ def fewest_at(level: float) -> int:
     bootstrap interval of their mean leaves 0 out: with 2^(1 - n) > 1 - level it would claim more than there is to be known. It
     is also the least p-value that `sign_flip` can have.
     """
-    if not 0 < level < 1:
-        raise InputError(f"bootstrap: expected a level between 0 and 1, found {level}; for example 0.95")
+    _require_level("bootstrap", level)
     # Within rounding: 1 - 0.9375 is 1/16 in floats, 1 - 0.99 a little more than 1/100.
     return max(FEWEST, math.ceil(1 - math.log2(1 - level) - 1e-9))
 
 
-def sign_flip(samples: Float[Tensor, " sample"], *, seed: int = 0) -> float:
+def sign_flip(samples: Float[Tensor, " sample"]) -> float:
     """The two-sided p-value of "as likely above 0 as below": in what share of all sign patterns |mean| is at least as large.
 
     Exact for up to 16 samples, whatever their distribution; of more, 2^16 patterns are drawn, the given one among them. Where
@@ -115,7 +116,7 @@ def sign_flip(samples: Float[Tensor, " sample"], *, seed: int = 0) -> float:
     if n <= _FLIPPED:
         signs = 1 - 2 * (torch.arange(2**n)[:, None] >> torch.arange(n) & 1)
     else:
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(0)
         signs = 1 - 2 * torch.randint(2, (2**_FLIPPED, n), generator=generator)
         signs[0] = 1
     sums = (signs.to(samples) @ samples).abs()
@@ -129,8 +130,9 @@ def expanded(level: float, n: int) -> float:
     Student's should. So its z is put at t_{n-1} sqrt(n / (n - 1)), which for a normal's mean makes both good.
     Source: Hesterberg, What teachers should know about the bootstrap (2015), The American Statistician 69, "expanded".
     """
-    if not 0 < level < 1 or n < 2:
-        raise InputError(f"bootstrap: expected a level between 0 and 1 and two samples, found {level} and {n}")
+    _require_level("bootstrap", level)
+    if n < 2:
+        raise InputError(f"bootstrap: expected at least two samples, found {n}")
     z = stdtrit(n - 1, (1 + level) / 2) * math.sqrt(n / (n - 1))
     return float(1 - 2 * ndtr(-z))
 
@@ -158,8 +160,7 @@ def bootstrap_mean(
     n = len(samples)
     if n < FEWEST:
         raise InputError(f"bootstrap: expected at least {FEWEST} samples, found {n}: so few show no spread of a mean")
-    if not 0 < level < 1:
-        raise InputError(f"bootstrap: expected a level between 0 and 1, found {level}; for example 0.95")
+    _require_level("bootstrap", level)
     if not bool(torch.isfinite(samples).all()):
         raise InputError("bootstrap: expected finite samples, found NaN or infinity among them")
     generator = torch.Generator().manual_seed(seed)
@@ -172,16 +173,9 @@ def bootstrap_mean(
     return Interval(ends[0], ends[1])
 
 
-def bootstrap_share(
-    right: Float[Tensor, " group"],
-    of: Float[Tensor, " group"],
-    *,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Interval:
-    """The interval of sum(right) / sum(of) over groups whose members are not independent of each other, such as the prompts of
-    one sequence: groups are resampled whole. `right` may be a difference of two counts on the same members.
+def bootstrap_share(right: Float[Tensor, " group"], of: Float[Tensor, " group"], *, seed: int = 0) -> Interval:
+    """The 95% interval of sum(right) / sum(of) over groups whose members are not independent of each other, such as the prompts
+    of one sequence: groups are resampled whole. `right` may be a difference of two counts on the same members.
 
     The percentile bootstrap at the `expanded` level of that many groups. Where every group has the same share it would be
     empty: then it is Wilson's, with groups as trials, around that share (of a difference d between -1 and 1, around
@@ -197,12 +191,12 @@ def bootstrap_share(
     shares = (right / of).double()
     if bool((shares == shares[0]).all()):
         share, signed = float(shares[0]), bool((right < 0).any()) or bool((right > of).any())
-        low, high = wilson((1 + share) / 2 * n if signed else share * n, n, level)
+        low, high = wilson((1 + share) / 2 * n if signed else share * n, n)
         ends = torch.tensor([low, high], dtype=torch.float64)
         return Interval(*(2 * ends - 1 if signed else ends))
-    indices = torch.randint(n, (resamples, n), generator=torch.Generator().manual_seed(seed))
+    indices = torch.randint(n, (2000, n), generator=torch.Generator().manual_seed(seed))
     values = right.double()[indices].sum(1) / of.double()[indices].sum(1)
-    wide = expanded(level, n)
+    wide = expanded(0.95, n)
     ends = torch.quantile(values, values.new_tensor([(1 - wide) / 2, (1 + wide) / 2]))
     return Interval(ends[0], ends[1])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -77,14 +79,17 @@ def test_grouped_heads_read_wrongly_are_caught(family: Family, monkeypatch: pyte
         ost.bounds(model, "ab 12", variants="local")
 
 
-def test_refusals() -> None:
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"variants": "lokal"}, "unknown variant 'lokal': did you mean 'local'"),
+        ({"variants": []}, "at least one variant"),
+        ({"mlp_norm": "power"}, "unknown mlp_norm"),
+        ({}, "not finite"),
+    ],
+)
+def test_refusals(options: dict[str, Any], words: str) -> None:
     model = tiny_model("gemma", fresh=True)
-    with pytest.raises(ost.InputError, match="unknown variant 'lokal': did you mean 'local'"):
-        ost.bounds(model, "ab", variants="lokal")
-    with pytest.raises(ost.InputError, match="at least one variant"):
-        ost.bounds(model, "ab", variants=[])
-    with pytest.raises(ost.InputError, match="unknown mlp_norm"):
-        ost.bounds(model, "ab", mlp_norm="power")
     model.blocks[0].mlp.out.weight[0, 0] = float("inf")
-    with pytest.raises(ost.InputError, match="not finite"):
-        ost.bounds(model, "ab")
+    with pytest.raises(ost.InputError, match=words):
+        ost.bounds(model, "ab", **options)

@@ -100,9 +100,8 @@ def test_every_last_position_is_the_last_of_its_prefix(family: Family) -> None:
             assert rows.loc[rows["variant"] == name, "value"].to_numpy() == pytest.approx(prefix[name], rel=1e-7)
 
 
-@pytest.mark.parametrize("family", TWO_FAMILIES)
-@pytest.mark.parametrize("k", [1, 2, 3, 4, 9])
-def test_windows_are_products_of_whole_blocks_grouped_from_the_last(family: Family, k: int) -> None:
+@pytest.mark.parametrize(("family", "k"), [("gemma3", 1), ("gemma3", 3), ("llama", 2), ("llama", 4), ("llama", 9)])
+def test_windows_are_products_of_whole_blocks_grouped_from_the_last(family: str, k: int) -> None:
     """Four blocks, dense: products of k whole blocks by autograd, their norms, and the product of these."""
     case = held(family, 4)
     eye = torch.eye(32, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Rows against the whole Jacobian, and sketches against exact norms: unbiased, coverage under optional stopping, refusals."""
+"""Sketches against exact norms: coverage under optional stopping, batches, magnitudes, and which method is chosen."""
 
 from __future__ import annotations
 
@@ -8,25 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from ostools.ground.errors import InputError
-from ostools.measure import jacobian, sensitivity
 from ostools.measure.jacobian import norms as estimate
-from ostools.measure.jacobian.norms import (
-    Estimates,
-    Stop,
-    choose_method,
-    most_rows,
-    sketched,
-)
-from ostools.measure.jacobian.routes import AutogradRoute, freezing
-from ostools.measure.jacobian.sensitivity import LINEARISATIONS
-from ostools.models import Prompt
-from tests.checkpoints import TWO_FAMILIES, Family, tiny_model
+from ostools.measure.jacobian.norms import SketchedNorms, choose_method, most_rows, sketched
+from ostools.theory.statistics.estimates import Sketch
 
-IDS = [2, 40, 50, 60, 60, 61, 70]
 NORMS = ("frobenius", "frobenius_lower", "frobenius_upper", "operator_lower")
 
 
@@ -46,12 +32,8 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def estimates_of(jacobians: Tensor, seed: int = 0, **stop: Any) -> Estimates:
-    return sketched(Dense(jacobians), jacobians, Stop(**stop), seeded(seed)).estimates
-
-
-def embedding(model: TransformerBridge, ids: Tensor) -> Tensor:
-    return model.input_to_embed(ids[None])[0][0].detach()
+def estimates_of(jacobians: Tensor, seed: int = 0, **stop: Any) -> SketchedNorms:
+    return sketched(Dense(jacobians), jacobians, seeded(seed), **stop)
 
 
 def low_rank(pos: int = 6, d_model: int = 48) -> Tensor:
@@ -64,19 +46,6 @@ def low_rank(pos: int = 6, d_model: int = 48) -> Tensor:
     return (scale[:, None, None] * left * singular[:, None, :]) @ right
 
 
-@pytest.mark.parametrize("linearisation", LINEARISATIONS)
-@pytest.mark.parametrize("family", TWO_FAMILIES)
-def test_pull_gives_rows_of_the_jacobian(family: Family, linearisation: str) -> None:
-    model = tiny_model(family, seed=3, dtype=torch.float64)
-    embedded = embedding(model, torch.tensor(IDS))
-    with hooks.exact_arithmetic(model):
-        exact = jacobian(model, embedded, freeze=freezing(model, linearisation))
-        route = AutogradRoute(model, embedded, freeze=freezing(model, linearisation), rows=4)
-    cotangents = torch.randn(6, embedded.shape[1], generator=seeded(0), dtype=torch.float64)
-    expected = torch.einsum("cd,pde->cpe", cotangents, exact)
-    torch.testing.assert_close(route.pull(cotangents), expected, rtol=1e-9, atol=1e-12)
-
-
 def _coverage(jacobians: Tensor, repetitions: int = 500, **stop: Any) -> tuple[float, set[int]]:
     """The worst token's share of repetitions in which its interval holds the exact norm; numbers of rows seen."""
     frobenius, operator = torch.linalg.matrix_norm(jacobians), torch.linalg.matrix_norm(jacobians, ord=2)
@@ -87,7 +56,7 @@ def _coverage(jacobians: Tensor, repetitions: int = 500, **stop: Any) -> tuple[f
             (found.frobenius_lower <= frobenius * (1 + 1e-12)) & (frobenius <= found.frobenius_upper * (1 + 1e-12))
         )
         assert bool((found.operator_lower <= operator * (1 + 1e-9)).all())
-        rows.add(len(found.squares))
+        rows.add(found.rows_seen)
     return float(torch.stack(held).double().mean(0).min()), rows
 
 
@@ -111,8 +80,8 @@ def test_all_looks_together_spend_one_minus_confidence(
     error: float, looks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each look spends half of what is left; the last, which sees all rows, the whole rest."""
-    spent, estimates = [], estimate._estimates
-    monkeypatch.setattr(estimate, "_estimates", lambda sketch, level: spent.append(level) or estimates(sketch, level))
+    spent, interval = [], Sketch.trace_interval
+    monkeypatch.setattr(Sketch, "trace_interval", lambda self, level: spent.append(level) or interval(self, level))
     estimates_of(low_rank(), relative_error=error, confidence=0.9)
     assert len(spent) == looks
     assert spent == pytest.approx([0.05, 0.025, 0.025][:looks])
@@ -120,11 +89,11 @@ def test_all_looks_together_spend_one_minus_confidence(
 
 def test_rows_are_doubled_until_the_error_is_reached_and_the_seed_decides() -> None:
     route = Dense(low_rank())
-    exact = sketched(route, route.jacobians, Stop(relative_error=1e-9), seeded(3)).estimates
+    exact = sketched(route, route.jacobians, seeded(3), relative_error=1e-9)
     assert route.calls == [16, 16, 16]
     assert exact.relative_error == 0.0
     torch.testing.assert_close(exact.frobenius, torch.linalg.matrix_norm(route.jacobians), rtol=1e-13, atol=0)
-    assert len(estimates_of(low_rank(), 3, relative_error=10.0).squares) == 16
+    assert estimates_of(low_rank(), 3, relative_error=10.0).rows_seen == 16
     again = estimates_of(low_rank(), 3, cotangents=8)
     assert torch.equal(again.frobenius, estimates_of(low_rank(), 3, cotangents=8).frobenius)
     assert not torch.equal(again.frobenius, estimates_of(low_rank(), 4, cotangents=8).frobenius)
@@ -132,13 +101,11 @@ def test_rows_are_doubled_until_the_error_is_reached_and_the_seed_decides() -> N
 
 def test_a_batch_is_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows pulled in one batch, or in several of other sizes, are the same rows: only the interval knows less."""
-    whole = estimates_of(low_rank(), cotangents=24)
     monkeypatch.setattr(estimate, "BATCH", 5)
     route = Dense(low_rank())
-    found = sketched(route, route.jacobians, Stop(24), seeded(0))
-    parts = found.estimates
+    found = sketched(route, route.jacobians, seeded(0), cotangents=24)
     assert route.calls == [5, 5, 5, 5, 4]
-    assert parts.squares.shape == whole.squares.shape
+    assert found.rows_seen == 24
     cotangents = found.cotangents @ found.cotangents.T
     torch.testing.assert_close(cotangents, torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-14)
 
@@ -161,21 +128,3 @@ def test_auto_is_exact_where_that_is_cheap_and_fits() -> None:
     tight = choose_method(64, exact_fits=False)
     assert tight == ("sketch", "the exact Jacobians do not fit into the memory")
     assert [most_rows(640, "sketch", k) for k in (8, 64, 65, 640)] == [8, 64, 65, 128]
-
-
-def test_an_accuracy_stands_in_the_name_of_the_method() -> None:
-    """The tighter, the more rows; what is no accuracy is refused as an unknown method."""
-    model = tiny_model("llama", d_model=64, n_heads=4)
-    prompt = Prompt.from_ids(model, IDS)
-    widths, rows = [], []
-    for method in ("estimate(0.4)", "estimate(0.2)"):
-        result: Any = sensitivity(model, prompt, linearisations="full", method=method)
-        frame, run = result.frame, result.provenance.parameters["runs"]["full"]
-        widths.append(((frame["frobenius_upper"] - frame["frobenius_lower"]) / (2 * frame["frobenius_norm"])).max())
-        rows.append(run["cotangents"])
-    assert widths[0] <= 0.4
-    assert widths[1] <= 0.2
-    assert rows[0] < rows[1]
-    for method in ("estimate(1)", "estimate(0.1", "sketch(0.1)"):
-        with pytest.raises(InputError, match="method"):
-            sensitivity(model, prompt, method=method)

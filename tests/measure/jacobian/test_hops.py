@@ -61,7 +61,7 @@ def test_the_parts_are_the_products_of_diagonals_and_off_diagonals(family: str) 
             row = torch.einsum("kic,icjd->kjd", row, block * (1 - same if hop else same))
         for name in (str(sum(choice)) if sum(choice) < 2 else MORE, ALL):
             expected[name] += row
-    frame: Any = ost.hops(model, prompt, most=1, method="exact").frame
+    frame: Any = ost.hops(model, prompt, most=1, cotangents=int(model.cfg.d_model)).frame
     for name, jacobian in expected.items():
         rows: Any = frame[frame["hops"] == name]
         assert rows["frobenius_norm"].to_numpy() == pytest.approx(
@@ -73,7 +73,7 @@ def test_the_parts_are_the_products_of_diagonals_and_off_diagonals(family: str) 
 
 def test_no_path_hops_more_often_than_there_are_blocks_and_the_last_token_alone_reaches_itself_without_a_hop() -> None:
     model = tiny_model("llama", dtype=torch.float64)
-    result = ost.hops(model, ost.Prompt.from_ids(model, IDS), most=int(model.cfg.n_layers), method="exact")
+    result = ost.hops(model, ost.Prompt.from_ids(model, IDS), most=int(model.cfg.n_layers), cotangents=32)
     norms: Any = result.frame.pivot_table(index="position", columns="hops", values="frobenius_norm", sort=False)
     assert (norms[MORE] < 1e-12 * norms[ALL]).all()
     assert (norms["0"].to_numpy()[:-1] == 0).all()
@@ -104,10 +104,9 @@ def test_a_sketch_has_the_sizes_of_the_frozen_derivative_within_its_intervals() 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"most": 0}, "most to be a whole number of at least 1, found 0"),
-        ({"cotangents": 1}, "cotangents to be a whole number of at least 2"),
-        ({"cotangents": 10_000}, "ask for method='exact'"),
-        ({"method": "auto"}, "method"),
+        ({"most": 0}, "most: expected a whole number of at least 1, found 0"),
+        ({"cotangents": 1}, "cotangents: expected a whole number of at least 2"),
+        ({"cotangents": 33}, "at most d_model = 32 cotangents, found 33"),
     ],
     ids=str,
 )

@@ -115,20 +115,15 @@ def test_refusals() -> None:
         model(torch.tensor([IDS]))
         with pytest.raises(ost.InputError, match=r"no edit that may read later tokens, found 'mask_scores'"):
             measure(model, prompt, position=3)
-    logit, early, sums = (
-        measure(model, prompt, logit=4),
-        measure(model, prompt, position=3),
-        ost.bounds(model, prompt, variants="theorem-5.1"),
-    )
-    with pytest.raises(
-        ost.InputError,
-        match=r"'theorem-5.1', which describes y_n and not a logit: bounds\(\.\.\., variants=\['local'\]\)",
+    plain, logit, early = (measure(model, prompt, **narrow) for narrow in ({}, {"logit": 4}, {"position": 3}))
+    sums, compare = ost.bounds(model, prompt, variants="theorem-5.1"), ost.compare
+    for first, second, words in (
+        (logit, sums, r"'theorem-5.1', which describes y_n and not a logit: bounds\(\.\.\., variants=\['local'\]\)"),
+        (early, sums, r"of position 3, .* bounds\(\.\.\., positions='all'\)"),
+        (plain, logit, r"expected two results of the same logit=, found None"),
     ):
-        ost.compare(logit, sums)
-    with pytest.raises(ost.InputError, match=r"of position 3, .* bounds\(\.\.\., positions='all'\)"):
-        ost.compare(early, sums)
-    with pytest.raises(ost.InputError, match=r"expected two results of the same logit=, found None"):
-        ost.compare(measure(model, prompt), logit)
+        with pytest.raises(ost.InputError, match=words):
+            compare(first, second)
     for narrowed in (logit, early):
         with pytest.raises(ost.InputError, match="expected a profile of all of y_n"):
             ost.spectra(model, prompt, measured=narrowed)

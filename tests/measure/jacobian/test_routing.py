@@ -42,16 +42,7 @@ def least_margin(router_logits: tuple[torch.Tensor, ...], k: int, *, logits: boo
 @pytest.mark.parametrize("family", EXPERTS)
 def test_the_margin_is_that_of_the_models_own_router(family: str, route: Any, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, family, seed=1)
-    model = ost.load_model(tmp_path, device="cpu", route=route)
-    with noted_choices(model, len(IDS)) as choices, torch.no_grad():
-        model(torch.tensor([IDS]))
-    assert choices is not None
-    nearest = choices.account["nearest"]
-    own: Any = make_model(family, seed=1)
-    router_logits = own(torch.tensor([IDS]), output_router_logits=True).router_logits
-    expected = least_margin(router_logits, 2, logits=family == "gpt-oss")
-    assert (nearest["position"], nearest["block"]) == expected[1:]
-    assert nearest["margin"] == pytest.approx(expected[0], rel=1e-3)
+    require_own_margin(tmp_path, make_model(family, seed=1), logits=family == "gpt-oss", route=route)
 
 
 @pytest.mark.parametrize(("kind", "logits"), [("granitemoe", True), ("qwen2_moe", False)])
@@ -59,7 +50,11 @@ def test_without_a_record_it_is_too(kind: str, logits: bool, tmp_path: Path) -> 
     """Granite's router chooses by logits, Qwen's by probabilities."""
     own: Any = generic_model(kind)
     own.save_pretrained(tmp_path)
-    model = ost.load_model(tmp_path, device="cpu")
+    require_own_margin(tmp_path, own, logits=logits)
+
+
+def require_own_margin(folder: Path, own: Any, *, logits: bool, route: Any = "auto") -> None:
+    model = ost.load_model(folder, device="cpu", route=route)
     with noted_choices(model, len(IDS)) as choices, torch.no_grad():
         model(torch.tensor([IDS]))
     assert choices is not None
@@ -104,20 +99,19 @@ def test_a_token_at_a_boundary_is_named_and_its_choice_is_held(tmp_path: Path, m
     assert crossing is None or crossing > 10 * held
 
 
-def test_no_token_is_named_where_none_is_near(tmp_path: Path) -> None:
-    generic_model("granitemoe").save_pretrained(tmp_path)
+@pytest.mark.parametrize(
+    ("kind", "nearest", "words"),
+    [("granitemoe", True, ""), ("phimoe", False, "is not measured: no torch.topk makes it")],
+)
+def test_what_is_not_near_or_not_measured_names_no_token(kind: str, nearest: bool, words: str, tmp_path: Path) -> None:
+    generic_model(kind).save_pretrained(tmp_path)
     model = ost.load_model(tmp_path, device="cpu")
     result = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), linearisations=["full"])
-    assert account_of(result)["within_rounding"] == []
-    assert "Within rounding" not in " ".join(sensitivity_findings(result))
-
-
-def test_a_choice_that_no_topk_makes_is_said_to_be_unmeasured(tmp_path: Path) -> None:
-    generic_model("phimoe").save_pretrained(tmp_path)
-    model = ost.load_model(tmp_path, device="cpu")
-    result = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS), linearisations=["full"])
-    assert account_of(result) == {"nearest": None, "within_rounding": []}
-    assert "is not measured: no torch.topk makes it" in " ".join(sensitivity_findings(result))
+    account, said = account_of(result), " ".join(sensitivity_findings(result))
+    assert account["within_rounding"] == []
+    assert (account["nearest"] is not None) == nearest
+    assert "Within rounding" not in said
+    assert words in said
 
 
 def test_a_dense_model_has_no_choices(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -60,13 +58,6 @@ def test_along_the_data_the_step_is_the_one_that_representations_take() -> None:
         torch.testing.assert_close(step, torch.tensor([3.0, -1.0]).double(), rtol=1e-6, atol=0)
 
 
-def test_no_prompt_that_was_right_has_no_share() -> None:
-    right = torch.tensor([0, 1])
-    moved = moved_answers(torch.eye(5)[[4, 4]], torch.eye(5)[[4, 4]], NUMBERS, right)
-    assert moved["asked"] == 0
-    assert math.isnan(float(moved["followed"]))
-
-
 def test_a_move_that_the_dtype_rounds_away_does_not_arrive() -> None:
     """Of bfloat16 the next number behind 256 is 258: a move by 2 arrives, by 0.5 nothing of it; float32 has both."""
     rows, steps = torch.full((3, 1), 256.0), torch.tensor([[2.0], [2.0], [2.0]]).double()
@@ -117,10 +108,10 @@ def test_every_dtype_is_read_for_itself() -> None:
 
 def test_answers_of_several_tokens_are_known_by_their_first(embedded) -> None:
     """10, 20, ...: digits are tokens, and no two of these begin alike. From each to the next the probe moves by ten."""
-    found = frame_of(ost.probe_intervention(embedded, "count-ones", lengths=range(10, 80, 10)))
+    found = frame_of(ost.probe_intervention(embedded, "count-ones", lengths=range(10, 60, 10)))
     assert (found["predicted"] == 10).all()
-    assert (found["moved"] == 6).all()
-    assert (found["prompts"] == 7).all()
+    assert (found["moved"] == 4).all()
+    assert (found["prompts"] == 5).all()
     with pytest.raises(InputError, match=r"found 1 and 10, which both begin with '1'.*such as 2 to 9"):
         ost.probe_intervention(embedded, "count-ones", lengths=[1, 2, 3, 4, 10])
 

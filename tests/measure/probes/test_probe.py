@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -16,10 +16,11 @@ from ostools.measure.answers.probability import Line
 from ostools.measure.passes.last_tokens import separate_rows
 from ostools.measure.probes.captured import captured
 from ostools.models import encode
-from ostools.results import Frame, frame_of
+from ostools.results import frame_of
 from ostools.tasks import AppendixTask, task
 from ostools.tasks.counting import COUNTING
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
+from tests.sets import quick
 
 
 @pytest.mark.parametrize("name", COUNTING)
@@ -57,7 +58,7 @@ def test_prompts_that_are_the_same_are_one(embedded) -> None:
     assert len(prompts) == len({one.ids for one in prompts}) == 6  # 1, 0, 11, 10, 01, 00
 
 
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma2", "gpt2"))
 def test_every_place_is_the_models_own(family: str) -> None:
     model = tiny_model(family)
     prompts = prefilled_prompts(model, task("count-ones-bernoulli:tidy=true"), [1, 3], range(2))
@@ -89,39 +90,12 @@ def test_the_copied_digit_is_probe_and_rows_say_what_they_are(embedded) -> None:
     assert len(found.predictions[found.predictions["test"] == "same lengths"]) == 60 * (3 * 2 + 1)
 
 
-@pytest.mark.slow
-def test_a_position_is_the_index_of_the_wanted_record_and_its_errors_are_in_records() -> None:
-    """`said` and `label` of every prompt, against the records of the task itself."""
-    drawn = task("retrieve-at-position:position=drawn")
-    model, lengths = tiny_model("llama"), [2, 3, 4, 5, 6]
-    found = ost.probe(
-        model, drawn, lengths=lengths, seeds=range(6), target="position", layers=[2], random_weights=False
-    )
-    said, frame = cast(Frame, found.predictions), frame_of(found)
-    true: Frame = said[(said["control"] == "none") & (said["site"] == "y") & (said["test"] == "same lengths")]
-    assert len(true) == 30
-    for row in true.to_dict(orient="records"):
-        assert row["label"] == drawn.carriers(drawn.items(row["length"], row["seed"]))[0]
-    at_y = frame[(frame["site"] == "y") & (frame["control"] == "none") & (frame["test"] == "same lengths")].iloc[0]
-    assert at_y["accuracy"] == (true["said"].round() == true["label"]).mean()
-    assert set(frame["target"]) == {"position"}
-    with pytest.raises(InputError, match="the answer itself, found 'position': use probe"):
-        ost.failure_stage(model, drawn, lengths=lengths, target="position")
-
-
 @pytest.mark.parametrize(
     ("name", "given", "words"),
     [
         ("copy-last", {}, "found that all have '0': give it an option that draws its items, such as uniform=true"),
         ("count-ones", {"lengths": [4]}, "found that all have '4': give more lengths"),
         ("copy-last:uniform=true", {"target": "number"}, "expected a task whose answer is a number"),
-        ("count-ones", {"target": "position"}, "expected a task in which one item carries the answer, found several"),
-        pytest.param(
-            "retrieve-at-position",
-            {"target": "position"},
-            "at one place each: give position=drawn",
-            marks=pytest.mark.slow,
-        ),
         ("count-ones", {"target": "tokens"}, "unknown target 'tokens': did you mean 'token'"),
         ("count-ones", {"lengths": range(1, 5)}, "at least 5 lengths"),
         ("count-ones", {"seeds": [1]}, "draws nothing at random"),

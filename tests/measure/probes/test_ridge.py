@@ -8,13 +8,45 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from ostools.ground.errors import InputError
+from ostools.measure.probes.captured import Place
 from ostools.measure.probes.ridge import PENALTIES, fitted
-from ostools.measure.probes.scores import said_by_probes, steps_of
-from ostools.measure.probes.splits import BETWEEN, BEYOND, SAME, TESTS, splits
+from ostools.measure.probes.scores import (
+    BETWEEN,
+    BEYOND,
+    SAME,
+    TESTS,
+    Labelled,
+    rows_of,
+    said_by_probes,
+    splits,
+    steps_of,
+)
+from ostools.results import Frame
 from ostools.theory.statistics.intervals import bootstrap_share, wilson
-from tests.measure.probes.planted import HERE, asked, noise, probed
+
+HERE = Place(2, "residual", 1)
+
+
+def asked(target: str = "number", lengths: int = 9, seeds: int = 12, classes: int = 41, drawn: bool = True) -> Labelled:
+    """Every length with every seed; labels that no length and no seed tells."""
+    n = [length for length in range(1, lengths + 1) for _ in range(seeds if drawn else 1)]
+    seed = [seed for _ in range(lengths) for seed in range(seeds if drawn else 1)]
+    labels = np.random.default_rng(3).integers(classes, size=len(n)).tolist()
+    return Labelled.of(n, seed, seed if drawn else n, labels, target, drawn)
+
+
+def probed(given: Labelled, rows: Float[Tensor, "prompt d"], controls: tuple[str, ...] = ("none", "shuffled")) -> Frame:
+    """One row a test and control, by their names."""
+    said = said_by_probes(given, {HERE: rows}, controls).assign(dtype="float32")
+    return rows_of(said).set_index(["test", "control"])
+
+
+def noise(given: Labelled, d: int, seed: int = 0) -> Float[Tensor, "prompt d"]:
+    return torch.randn(len(given.labels), d, generator=torch.Generator().manual_seed(seed)).double()
 
 
 @pytest.mark.parametrize(("target", "classes"), [("number", 41), ("token", 4)])

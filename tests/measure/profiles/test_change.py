@@ -62,23 +62,22 @@ def test_an_edit_before_and_after_on_a_model() -> None:
 def test_what_is_not_the_same_quantity_is_refused() -> None:
     compare: Any = ost.compare
     one = profile()
-    with pytest.raises(ost.InputError, match=r"found 4 tokens and 3: .* measure both on one prompt"):
-        compare(one, profile(measured=[1.0, 2.0, 3.0], ids=(1, 2, 3)))
-    with pytest.raises(ost.InputError, match=r"found 'c' \(id 3\) and 'c' \(id 9\) at position 2"):
-        compare(one, profile(ids=(1, 2, 9, 4)))
     other_text = replace(one, frame=one.frame.assign(token=["a", "x", "c", "d"]))
-    with pytest.raises(ost.InputError, match=r"found 'b' \(id 2\) and 'x' \(id 2\) at position 1: .* of one tokenizer"):
-        compare(one, other_text)
     both = replace(one, frame=pd.concat([one.frame, profile("full").frame]))
-    for pair, which in ((both, one), "first"), ((one, both), "second"):
-        with pytest.raises(
-            ost.InputError, match=rf"found 'full' \(frobenius norm, layer 0, last token 3\) in the {which} alone"
-        ):
-            compare(*pair)
-    with pytest.raises(
-        ost.InputError, match=r"a profile first, .* found Bounds and Sensitivity: compare\(profile, paths\)"
+    alone = r"found 'full' \(frobenius norm, layer 0, last token 3\) in the {} alone"
+    for pair, words in (
+        (
+            (one, profile(measured=[1.0, 2.0, 3.0], ids=(1, 2, 3))),
+            r"found 4 tokens and 3: .* measure both on one prompt",
+        ),
+        ((one, profile(ids=(1, 2, 9, 4))), r"found 'c' \(id 3\) and 'c' \(id 9\) at position 2"),
+        ((one, other_text), r"found 'b' \(id 2\) and 'x' \(id 2\) at position 1: .* of one tokenizer"),
+        ((both, one), alone.format("first")),
+        ((one, both), alone.format("second")),
+        ((path("local", "certified", "operator", [1.0] * 4), one), r"a profile first, .* found Bounds and Sensitivity"),
     ):
-        compare(path("local", "certified", "operator", [1.0] * 4), one)
+        with pytest.raises(ost.InputError, match=words):
+            compare(*pair)
 
 
 def test_of_two_prompts_only_the_tokens_that_correspond_have_a_ratio() -> None:

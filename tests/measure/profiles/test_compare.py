@@ -116,14 +116,17 @@ def test_zero_against_zero_is_tight_and_against_more_infinitely_loose() -> None:
     assert loose["max_log10_looseness"] == np.inf
 
 
-def test_refusals() -> None:
-    bound = path("local", "certified", "operator", [9.0] * 4)
-    with pytest.raises(ost.InputError, match=r"'frozen' derivative, the profile has full.*linearisations=\['frozen'\]"):
-        ost.compare(profile("full"), bound)
-    with pytest.raises(ost.InputError, match="different prompts"):
-        ost.compare(profile(ids=(5, 6, 7, 8)), bound)
-    with pytest.raises(ost.InputError, match="different models"):
-        ost.compare(profile(weight_hash="b"), bound)
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        (profile("full"), r"'frozen' derivative, the profile has full.*linearisations=\['frozen'\]"),
+        (profile(ids=(5, 6, 7, 8)), "different prompts"),
+        (profile(weight_hash="b"), "different models"),
+    ],
+)
+def test_refusals(measured: Sensitivity, words: str) -> None:
+    with pytest.raises(ost.InputError, match=words):
+        ost.compare(measured, path("local", "certified", "operator", [9.0] * 4))
 
 
 def test_measured_under_other_edits_is_another_network() -> None:

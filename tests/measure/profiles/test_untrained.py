@@ -41,10 +41,13 @@ def test_each_profile_is_that_of_the_null_model_itself() -> None:
 def test_what_cannot_be_is_refused_with_the_reason() -> None:
     model = tiny_model("llama", seed=3)
     prompt = Prompt.from_ids(model, IDS)
-    with pytest.raises(InputError, match="unknown kind of untrained model 'random'"):
-        ost.untrained_baselines(model, prompt, kinds="random")
-    with pytest.raises(InputError, match="unknown linearisation 'half'"):
-        ost.untrained_baselines(model, prompt, linearisation="half")
+    measure: Any = ost.untrained_baselines
+    for options, words in (
+        ({"kinds": "random"}, "unknown kind of untrained model 'random'"),
+        ({"linearisation": "half"}, "unknown linearisation 'half'"),
+    ):
+        with pytest.raises(InputError, match=words):
+            measure(model, prompt, **options)
     with hooks.mask_scores(model, lambda query, key: query - key < 3):
         model(prompt.ids[None])
         with pytest.raises(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +52,14 @@ def test_mlp_jacobian_is_the_derivative_of_the_mlp(case: tuple[int, int, int, in
     with smaller_chunks(1e-9):  # one position at a time
         torch.testing.assert_close(operators.mlp_norms(*arguments), norms)
     assert bool((operators.mlp_norm_products(*arguments) >= norms * (1 - 1e-12)).all())
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 8), (3, 8, 5), (1, 1, 1), (2, 3, 4, 4)])
+@pytest.mark.parametrize("size", [1.0, 1e-250, 1e150])
+def test_spectral_norms_are_the_largest_singular_values(shape: tuple[int, ...], size: float) -> None:
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = torch.linalg.matrix_norm(matrices, ord=2)
+    torch.testing.assert_close(operators.spectral_norms(size * matrices) / size, expected, rtol=1e-9, atol=0)
 
 
 def _jacobian(function, at: Tensor) -> Tensor:

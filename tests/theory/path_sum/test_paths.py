@@ -93,14 +93,3 @@ def test_constants_of_the_printed_forms() -> None:
     torch.testing.assert_close(paths.theorem_b5_edges(attention, 2.0), (attention + eye) / 2)
     torch.testing.assert_close(paths.proof_edges(attention, 4.0), attention / 4 + eye)
     assert paths.proof_constant(3.0, [1.0, 2.0], 0.5) == pytest.approx(2.0 * (3.0 + 1.0) * (1.5 + 1.0))
-
-
-@given(st.integers(2, 6), st.integers(0, 10_000))
-def test_an_edge_of_local_is_its_formula(n: int, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    heads = torch.stack(patterns(3, n, seed))
-    omega, r1, rp1, mlp = (torch.rand(k, generator=generator, dtype=torch.float64) + 0.1 for k in (3, n, n, n))
-    weighted = paths.weighted_pattern(heads, omega)
-    local = paths.local_edges(weighted, r1, rp1, mlp)
-    by_hand = (1 + mlp[-1]) * (sum(omega[h] * heads[h, -1, 0] for h in range(3)) / (rp1[-1] * r1[0]))
-    assert float(local[-1, 0]) == pytest.approx(float(by_hand))

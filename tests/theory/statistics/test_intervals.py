@@ -45,3 +45,5 @@ def test_ranks_have_bonett_and_wrights_interval(correlation: float) -> None:
     assert (math.atanh(low), math.atanh(high)) == pytest.approx(
         (math.atanh(correlation) - half, math.atanh(correlation) + half)
     )
+    assert all(math.isnan(end) for end in spearman_interval(correlation, 3))
+    assert spearman_interval(1.0, 9) == (1.0, 1.0)

@@ -19,24 +19,20 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 from mitigations import Mitigation
-from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
+from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
 from ostools.measure.jacobian.linearised import Linearised
-from ostools.measure.jacobian.routes import AutogradRoute, Route, freezing
-from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.measure.jacobian.routes import AutogradRoute, Route, freezing, require_unfrozen
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, strips_where_long, true_arithmetic
 from ostools.measure.passes.output import output_row, soft_cap
-from ostools.measure.profiles.compare import require_same_run
 from ostools.measure.prompts import token_columns
 from ostools.models import Prompt
 from ostools.models.tokens import one_token, token_text
 from ostools.results import Frame, Provenance, Result
-from ostools.theory.profiles import rank_correlation
 
 _LINEARISATION = "detached"
 
@@ -57,30 +53,6 @@ class Attribution(Result, chart="tokens:attribution_chart", findings=("findings.
         """The rows of the tokens."""
         table: Any = self.frame
         return table[table["part"] == "token"]
-
-    def against(self, measured: Sensitivity) -> pd.DataFrame:
-        """Rank correlation of the sizes of the parts with measured norms of d y_n / d v_i^(0) of the same prompt.
-
-        One row a linearisation and norm: linearisation, norm (operator | frobenius), method, spearman of |contribution| with it
-        over the tokens (NaN of fewer than three). A norm knows no direction and no token t: it need not rank as parts do.
-        Raises `InputError` for a measurement of another model, prompt or edit, and for one without layer 0.
-        """
-        if not isinstance(measured, Sensitivity):
-            raise InputError(f"attribution: expected a Sensitivity, found {type(measured).__name__}")
-        require_same_run("attribution", measured.provenance, self.provenance, "the parts")
-        rows: Frame = measured.frame[measured.frame["layer"] == 0]
-        if rows.empty:
-            raise InputError("attribution: expected norms at the embeddings, layer 0: measure with layers=[0] or 'all'")
-        sizes = self.of_tokens["contribution"].abs().to_numpy()
-        correlation_rows = []
-        for name, group in rows.groupby("linearisation", sort=False):
-            for norm in ("operator", "frobenius"):
-                correlation = rank_correlation(sizes, group[f"{norm}_norm"].to_numpy())
-                method = group["method"].iloc[0]
-                correlation_rows.append(
-                    {"linearisation": name, "norm": norm, "method": method, "spearman": correlation}
-                )
-        return pd.DataFrame(correlation_rows)
 
 
 @measurement(
@@ -120,10 +92,7 @@ def attribution(
         true_arithmetic(work),
         strips_where_long(work, len(tokens.ids)),
     ):
-        if any(edit.kind == "freeze" for edit in hooks.active_edits(work)):
-            raise InputError(
-                f"attribution holds what it needs; leave the block of hooks.frozen() first{OF_A_LEFT_HOOK}"
-            )
+        require_unfrozen(work, "attribution")
         parts, parameters = _parts(work, tokens, target)
     parameters = {
         "token": token_text(model.tokenizer, parameters["logit"]),
@@ -147,9 +116,13 @@ def _parts(
         raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
     target_id = int(logits.argmax()) if target is None else target
     row, constant = output_row(model, target_id, embedded[-1])
-    route, how = _route(model, tokens, embedded)
+    try:
+        route: Route = Linearised(model, tokens.ids, _LINEARISATION)
+    except InputError:  # a model or an edit that the formulas do not know
+        route = AutogradRoute(model, embedded, freeze=freezing(model, _LINEARISATION), rows=1)
     of_tokens = (route.pull(row[None])[0].double() * embedded.double()).sum(-1)
-    checked_positions = _positions_to_check(of_tokens)
+    # The token with the largest part, the first, and the middle one.
+    checked_positions = list(dict.fromkeys([int(of_tokens.abs().argmax()), 0, len(of_tokens) // 2]))
     total_output, bias, *without = (
         row.double() @ _detached_outputs(model, embedded, checked_positions).double().T
     ).tolist()
@@ -162,13 +135,9 @@ def _parts(
     for place, without_token in zip(checked_positions, without, strict=True):
         off = abs(total_output - without_token - float(parts[place])) / size
         require_adds_up(off, within, f"the part of token {place}", "what the held network's logit loses without it")
-    parameters = {"logit": target_id, "logit_value": logit, "soft_cap": cap, "adds_up_within": error, "route": how}
+    parameters = {"logit": target_id, "logit_value": logit, "soft_cap": cap, "adds_up_within": error}
+    parameters["route"] = "analytic" if isinstance(route, Linearised) else "autograd"
     return parts, parameters
-
-
-def _positions_to_check(parts: Float[Tensor, " pos"]) -> list[int]:
-    """Positions whose parts are checked against the network: the token with the largest part, the first, the middle one."""
-    return list(dict.fromkeys([int(parts.abs().argmax()), 0, len(parts) // 2]))
 
 
 def _detached_outputs(
@@ -180,14 +149,6 @@ def _detached_outputs(
     for index, place in enumerate(without, start=2):
         ablated[index, place] = 0.0
     return held_last_tokens(model, embedded, ablated, _LINEARISATION)
-
-
-def _route(model: TransformerBridge, tokens: Prompt, embedded: Float[Tensor, "pos d_model"]) -> tuple[Route, str]:
-    """Route by the formulas; by autograd where they do not know the model or an edit."""
-    try:
-        return Linearised(model, tokens.ids, _LINEARISATION), "analytic"
-    except InputError:
-        return AutogradRoute(model, embedded, freeze=freezing(model, _LINEARISATION), rows=1), "autograd"
 
 
 def _table(tokens: Prompt, parts: Float[Tensor, " part"]) -> pd.DataFrame:
