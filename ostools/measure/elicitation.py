@@ -4,16 +4,15 @@ A chat model is asked in its template and answers freely. A base model continues
 (few-shot), then the question, then the answer line begun, so that the next token is the first of the answer itself. A model
 whose card lists the task was trained on the bare prompt, and gets that (zero-shot).
 
-The examples are the task's own questions with other sequences, drawn by fixed seeds, and never the one that is asked. A
-mitigation rewrites every question of the prompt, those of the examples too: an example in another form than the question would
-be a change of its own.
+The examples are the task's own questions with other sequences, drawn by fixed seeds, and never the one that is asked; a
+mitigation rewrites them too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -61,7 +60,7 @@ def elicitation_for(
             f"elicitation: {form.name} asks for reasoning, and a few-shot prompt begins the answer line: expected chat or "
             "zero-shot, or the task with mode=none"
         )
-    return ELICITATIONS[ELICITATIONS.index(elicitation)]
+    return cast(Elicitation, elicitation)
 
 
 def elicit(
@@ -134,8 +133,5 @@ def worked_examples(task_question: Question, mitigation: Mitigation | None) -> l
 def _own_token(tokenizer: Any, text: str) -> bool:
     """Whether the blank at the text's end stays a token of its own before an answer."""
 
-    def ids(text_part: str) -> list[int]:
-        return token_ids(tokenizer, text_part, add_special_tokens=False)
-
-    alone = ids(text)
-    return text.endswith(" ") and all(ids(text + answer)[: len(alone)] == alone for answer in _NUMBERS)
+    alone, *answered = (token_ids(tokenizer, text + answer, add_special_tokens=False) for answer in ("", *_NUMBERS))
+    return text.endswith(" ") and all(ids[: len(alone)] == alone for ids in answered)

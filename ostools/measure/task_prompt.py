@@ -5,6 +5,7 @@ Every measurement renders its prompts by `render_prompt`, so that behaviour, col
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -59,7 +60,6 @@ class TaskPrompt:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of the prompt."""
         return len(self.prompt.ids)
 
 
@@ -82,26 +82,13 @@ def render_prompt(
 
     Raises `InputError` for a length that the task cannot have, inserted text that the tokenizer joins with an item into one
     token (it would not separate them), a right answer that is not one line (a line end inserted into what is to be copied: no
-    final line could be it), a `chat` that is none of these, and a prompt over the context; `MitigationError` where the key
-    would change.
+    final line could be it), and a prompt over the context; `MitigationError` where the key would change.
     """
-    if chat is not None and not isinstance(chat, bool):
-        raise InputError(f"chat: expected True, False or None, found {chat!r}")
     task_question = question(task, length, seed=seed, mitigation=mitigation)
     in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
     prompt = encode(model, task_question.text, chat=in_chat, system=system, thinking=thinking)
-    task_prompt = TaskPrompt(
-        task,
-        length,
-        seed,
-        task_question.text,
-        prompt,
-        task_question.pieces,
-        task_question.key,
-        task_question.line,
-        task_question.rewritten,
-        in_chat,
-    )
+    shared = {name: getattr(task_question, name) for name in ("text", "pieces", "key", "line", "rewritten")}
+    task_prompt = TaskPrompt(task, length, seed, prompt=prompt, chat=in_chat, **shared)
     items = task.items(length, seed)
     if task_question.pieces != items:
         _require_separate(model, task_prompt, items)
@@ -119,20 +106,12 @@ def carrier_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> tupl
     if not carrier_items:
         raise InputError(
             f"{task_prompt.task.name} at length {task_prompt.length}, seed {task_prompt.seed}: no item carries the answer "
-            f"{task_prompt.key!r}; choose "
-            "another length or seed"
+            f"{task_prompt.key!r}; choose another length or seed"
         )
-    spans = [
-        span
-        for copy in _copies(task_prompt)
-        for item, span in _pieces(task_prompt, items, copy)
-        if item in carrier_items
-    ]
-    return tuple(
-        position
-        for position, (start, end) in enumerate(offsets(model, task_prompt.prompt))
-        if any(start < high and end > low for low, high in spans)
-    )
+    pieces = (piece for copy in _copies(task_prompt) for piece in _pieces(task_prompt, items, copy))
+    spans = [span for item, span in pieces if item in carrier_items]
+    places = enumerate(offsets(model, task_prompt.prompt))
+    return tuple(place for place, (start, end) in places if any(start < high and end > low for low, high in spans))
 
 
 def item_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> list[int | None]:
@@ -145,9 +124,9 @@ def item_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> list[in
     try:
         copies, places = _copies(task_prompt), offsets(model, task_prompt.prompt)
     except InputError:
-        return [None] * len(task_prompt.prompt.ids)
+        copies, places = [], []
     if len(copies) != 1:
-        return [None] * len(task_prompt.prompt.ids)
+        return [None] * task_prompt.tokens
     owner: dict[int, int] = {}
     for item, (low, high) in _pieces(task_prompt, items, copies[0]):
         if item is not None:
@@ -161,14 +140,10 @@ def _copies(task_prompt: TaskPrompt) -> list[int]:
     before, sequence, after = task_prompt.task.parts(task_prompt.pieces)
     # A chat template may strip a message's ends; the words next to the sequence stay.
     anchored = before.lstrip() + sequence + (after[:8].rstrip() if after.strip() else "")
-    # A system prompt may say the same.
-    starts, at = (
-        [],
-        prompt_text.find(anchored, 0 if task_prompt.prompt.chat is None else task_prompt.prompt.chat.message[0]),
-    )
-    while at >= 0:
-        starts.append(at + len(before.lstrip()))
-        at = prompt_text.find(anchored, at + len(anchored))
+    chat = task_prompt.prompt.chat
+    begin = 0 if chat is None else chat.message[0]  # a system prompt may say the same
+    matches = re.finditer(re.escape(anchored), prompt_text[begin:])
+    starts = [begin + match.start() + len(before.lstrip()) for match in matches]
     if not starts:
         raise InputError(
             f"{task_prompt.task.name}: expected the task's sequence in the prompt as the task writes it, found it rewritten; "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -37,20 +37,8 @@ _NUMBERS = [
 ]
 _FLAGS = ["same_top_token", "identical_logits"]
 COLUMNS = [
-    "task",
-    "pair",
-    "seed",
-    "length",
-    "tokens",
-    "dtype",
-    "weights",
-    "site",
-    "layer",
-    "per",
-    "norm",
-    *_NUMBERS,
-    *_FLAGS,
-    "status",
+    *("task", "pair", "seed", "length", "tokens", "dtype", "weights", "site", "layer", "per", "norm"),
+    *(*_NUMBERS, *_FLAGS, "status"),
 ]
 REFERENCE = Precision.of_name("float64")
 
@@ -70,8 +58,8 @@ _SAME_LOGITS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2,
 
 @dataclass(frozen=True)
 class Passes:
-    """Last tokens in one precision, one `LastTokens` a set of prompts; how they were batched, and how far, at most, they are
-    from those of a prompt's own pass."""
+    """Last tokens in one precision, one `LastTokens` a set of prompts; and how far, at most, they are from those of a
+    prompt's own pass."""
 
     tokens: list[LastTokens]
     batching: Batching
@@ -109,9 +97,9 @@ class RunPasses:
 
 @dataclass(frozen=True)
 class RunTables:
-    """Tables of a run: one for each precision, in the order given, the float64 curves for each way of storing weights, the
-    batching that it ended with, and each precision's `Passes.difference`; `own_pass_lengths`: in 16 bits, by precision, the
-    lengths whose rows are of passes of their prompts' own; `not_finite`: the precisions that overflow, each with where."""
+    """Tables of a run by precision, in the order given; the float64 curves for each way of storing weights; the batching
+    that it ended with; each precision's `Passes.difference`; in 16 bits the lengths whose rows are of passes of their
+    prompts' own; and where each precision that overflows does."""
 
     tables: dict[str, pd.DataFrame]
     curves: list[pd.DataFrame]
@@ -129,15 +117,17 @@ class Views:
     _prepared: dict[str, TransformerBridge] = field(default_factory=dict)
 
     def prepared(self, precision: Precision) -> TransformerBridge:
-        return self._once(precision.name, precision.prepared)
+        if precision.name not in self._prepared:
+            self._prepared[precision.name] = precision.prepared(self.model)
+        return self._prepared[precision.name]
 
     def exact(self, precision: Precision, key: str) -> TransformerBridge:
         """The float64 model with the weights that this precision stores, which its `weights_key` names."""
-        return self.prepared(REFERENCE) if key == AS_GIVEN else self._once(f"float64 of {key}", precision.exact)
-
-    def _once(self, name: str, make: Callable[[TransformerBridge], TransformerBridge]) -> TransformerBridge:
+        if key == AS_GIVEN:
+            return self.prepared(REFERENCE)
+        name = f"float64 of {key}"
         if name not in self._prepared:
-            self._prepared[name] = make(self.model)
+            self._prepared[name] = precision.exact(self.model)
         return self._prepared[name]
 
 
