@@ -38,17 +38,14 @@ from ostools.measure.answers.answers import (
 from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
 from ostools.measure.answers.probability import (
     AnswerScore,
-    Line,
     answer_room,
     answer_scores,
     answer_text,
-    right_lines,
     spare,
 )
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, STOP
 from ostools.measure.elicitation import EXAMPLES, FEW_SHOT, Elicitation, elicit, elicitation_for
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.sampling import require_temperature
 from ostools.measure.swept import Swept
 from ostools.measure.task_prompt import TaskPrompt
 from ostools.measure.unloaded import Unloaded
@@ -82,25 +79,22 @@ PROMPTS, SAMPLES, NOT_SAMPLED = "prompts", "samples of one prompt", "nothing was
 class Evaluation(
     Result,
     chart="answers:evaluation_chart",
-    findings=(
-        "findings.answers:evaluation_findings",
-        "findings.answers:unread_texts",
-    ),
+    findings=("findings.answers:evaluation_findings", "findings.answers:unread_texts"),
 ):
     """One row per prompt and sample.
 
-    Columns: task, mode (of reasoning), elicitation (chat, few-shot or zero-shot), mitigation, status ("none": no mitigation;
-    "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of what it does), length (items),
-    seed, sample, tokens (of the prompt); key (the right answer), answer (the answer line, as `reading` finds it; where there is
-    none the last line that was read), text (all it wrote), ended (by "eos", a "stop" after the answer, or cut: "length",
-    "limit" where nothing else could end it, see `ENDS`, "repeats" in an exact cycle of tokens), reasoning_tokens (thoughts
-    before the answer, their marks counted; NA of a hosted model); kind ("unanswered" where a hosted model gave none, and the
-    columns made of an answer are NA), correct, number, absolute_error, content and content_correct: see `AnswerVerdict`;
-    log_probability (natural, of the right line after the prompt, with its end, of a few-shot prompt of what is left of the
-    line; NaN where no end can be written, and where reasoning or thinking comes first), rank (of the right answer's first token
-    among all tokens, 1: the most likely; NA where the prompt has not begun the answer line), seconds (its share of its batch's
-    time), within_training (whether the model's card lists training of the task up to this length; NA: not known. That is of the
-    task's own text: what a mitigation makes of it may have been in no training at all).
+    Columns: task, mode (of reasoning), elicitation (chat, few-shot or zero-shot), mitigation, status ("none": no
+    mitigation; "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of what it does),
+    length (items), seed, sample, tokens (of the prompt); key (the right answer), answer (the answer line, as `reading`
+    finds it; where there is none the last line that was read), text (all it wrote), ended (as in `Answer`),
+    reasoning_tokens (thoughts before the answer, their marks counted; NA of a hosted model); kind ("unanswered" where a
+    hosted model gave none, and the columns made of an answer are NA), correct, number, absolute_error, content and
+    content_correct: see `AnswerVerdict`; log_probability (natural, of the right line after the prompt, with its end, of a
+    few-shot prompt of what is left of the line; NaN where no end can be written, and where reasoning or thinking comes
+    first), rank (of the right answer's first token among all tokens, 1: the most likely; NA where the prompt has not begun
+    the answer line), seconds (its share of its batch's time), within_training (whether the model's card lists training of
+    the task up to this length; NA: not known. That is of the task's own text: what a mitigation makes of it may have been
+    in no training at all).
 
     `summary`: one row a length, see `summarise`.
     """
@@ -169,7 +163,8 @@ def evaluate(
     Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
     """
     form = tasks.task(task)
-    length_list, seed_list = checked_lengths(lengths), _checked(form, seeds, temperature, samples)
+    length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
+    _require_samples_that_differ(whole_number("samples", samples, 1), temperature)
     trained = metadata_of(model).trained_lengths or {}
     how_asked = elicitation_for(form, model.tokenizer, trained, elicitation, None)
     options: dict[str, Any] = {"mitigation": mitigations.optional(mitigation), "system": system, "thinking": thinking}
@@ -199,10 +194,6 @@ class _TaskAnswers:
     max_new_tokens: int | None
     progress: Progress | None
 
-    @cached_property
-    def lines(self) -> list[Line]:
-        return right_lines(self.model, self.task_prompts)
-
     @property
     def reasons(self) -> bool:
         """Whether words stand before the answer, so that it has no probability right after the prompt."""
@@ -212,48 +203,49 @@ class _TaskAnswers:
     def scored(self) -> bool:
         return not self.reasons and can_end(self.model)
 
-    @property
+    @cached_property
     def room(self) -> int:
         """Number of tokens that an answer may have."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
-        return answer_room(self.lines, self.reasons, self.task_prompts[0].prefill is not None)
+        return answer_room(self.model, self.task_prompts, self.reasons, self.task_prompts[0].prefill is not None)
 
     def rows(self, trained: int | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """A row a prompt and sample, and the provenance entries. `trained`: the longest length of the model's training."""
+        order = [(prompt, sample) for prompt in range(len(self.task_prompts)) for sample in range(self.samples)]
         with mitigations.running(self.model, self.mitigation):
-            groups, scores, described = self._answer_groups(), self._scores(), self._described()
+            answer_list, scores, described = self._answers(order), self._scores(), self._described()
         acts_by_length: dict[int, bool] = {}
         rows = []
-        for task_prompt, group, score in zip(self.task_prompts, groups, scores, strict=True):
-            prompt_columns = {
+        for (prompt, sample), answer in zip(order, answer_list, strict=True):
+            task_prompt, score = self.task_prompts[prompt], scores[prompt]
+            reasoning = reasoning_tokens(self.model, task_prompt, answer)
+            columns = {
+                "sample": sample,
+                "status": self._status(task_prompt, answer, acts_by_length),
+                "seconds": answer.seconds,
                 "log_probability": math.nan if score is None else score.log_probability,
                 "rank": None if score is None or task_prompt.prefill is None else score.rank,
                 "within_training": None if trained is None else task_prompt.length <= trained,
             }
-            for sample, answer in enumerate(group):
-                reasoning = reasoning_tokens(self.model, task_prompt, answer)
-                own = {"sample": sample, "status": self._status(task_prompt, answer, acts_by_length)}
-                own |= {"seconds": answer.seconds} | prompt_columns
-                rows.append(answer_columns(task_prompt, answer, reasoning) | own)
+            rows.append(answer_columns(task_prompt, answer, reasoning) | columns)
         return rows, described
 
-    def _answer_groups(self) -> list[list[Answer]]:
-        """The samples after each prompt."""
+    def _answers(self, order: Sequence[tuple[int, int]]) -> list[Answer]:
+        """An answer to each prompt and sample."""
         name = tasks.label(self.task_prompts[0].task)
-        samples = [(task_prompt, sample) for task_prompt in self.task_prompts for sample in range(self.samples)]
-        each = [task_prompt for task_prompt, _ in samples]
-        flat = answers(
+        task_prompts = [self.task_prompts[prompt] for prompt, _ in order]
+        samples = zip(task_prompts, (sample for _, sample in order), strict=True)
+        return answers(
             self.model,
-            [task_prompt.prompt for task_prompt in each],
+            [task_prompt.prompt for task_prompt in task_prompts],
             max_new_tokens=self.room,
-            stops=stops_of(each),
-            cycles=[CYCLE + CYCLE_AN_ITEM * task_prompt.length for task_prompt in each],
+            stops=stops_of(task_prompts),
+            cycles=[CYCLE + CYCLE_AN_ITEM * task_prompt.length for task_prompt in task_prompts],
             temperature=self.temperature,
             seeds=[f"{name} {prompt.length} {prompt.seed} {sample}" for prompt, sample in samples],
             progress=part_of(self.progress, 0, 1, 1 + self.scored, units=100),
         )
-        return [flat[start : start + self.samples] for start in range(0, len(flat), self.samples)]
 
     def _scores(self) -> Sequence[AnswerScore | None]:
         """Score of each prompt's right line, once for all its samples."""
@@ -289,7 +281,6 @@ class _TaskAnswers:
             "examples": EXAMPLES if first.prefill is not None else 0,
             "answers_end_at": ENDS[writes_lines(self.model.tokenizer), bool(end_ids(self.model))],
             "probability": self.scored,
-            "line_tokens": sorted({line.cut for line in self.lines}),
             "rewritten": any(task_prompt.rewritten for task_prompt in self.task_prompts),
             "chat": first.chat,
             **first.prompt.provenance,
@@ -298,13 +289,9 @@ class _TaskAnswers:
         }
 
 
-def _checked(form: Task, seeds: Iterable[int], temperature: float | int, samples: int) -> list[int]:
-    seed_list = seeds_of(form, seeds)
-    whole_number("samples", samples, 1)
-    require_temperature(temperature)
+def _require_samples_that_differ(samples: int, temperature: float | int) -> None:
     if samples > 1 and temperature == 0:
-        raise InputError(f"samples: at temperature 0 all {samples} would be the same; give a temperature, such as 1")
-    return seed_list
+        raise InputError(f"at temperature 0 all {samples} samples would be the same; give a temperature, such as 1")
 
 
 def summarise(frame: pd.DataFrame, random: bool, sampled: bool) -> pd.DataFrame:
@@ -392,13 +379,6 @@ def evaluate_memory(
     return answers_bytes(model.shape, longest, new_tokens, lengths=len(lengths), per_length=per_length)
 
 
-def _require_samples_that_differ(options: Any) -> None:
-    if options.samples > 1 and options.temperature == 0:
-        raise InputError(
-            f"at temperature 0 all {options.samples} samples would be the same; give a temperature, such as 1"
-        )
-
-
 def _from_rows(rows: Frame, provenance: Provenance) -> Evaluation:
     try:
         random = tasks.task(str(rows["task"].iloc[0])).random
@@ -418,6 +398,6 @@ SWEPT = Swept(
         # some 15 tokens, a preamble before it some 20 more. Reasoning needs more: ask for it.
         "max_new_tokens": (Annotated[int, Field(ge=1, le=1_000_000)], 64),
     },
-    check=_require_samples_that_differ,
+    check=lambda options: _require_samples_that_differ(options.samples, options.temperature),
     draws=lambda options: "by sample" if options.temperature > 0 else None,
 )

@@ -32,9 +32,8 @@ _TWO_NUMBERS = ("1", "2")
 
 @dataclass(frozen=True)
 class PrefilledPrompt:
-    """Prefilled prompt: its token `ids` with the answer line begun, the token ids of the right `answer` after them, and how
-    many of the `ids` are the begun line's (`line`). `group`: prompts of one group hold the same drawn sequence, or its
-    beginning."""
+    """Prompt whose token `ids` end in the begun answer line, of which the last `line` are; the right `answer` after them in
+    tokens. `group`: prompts of one group hold the same drawn sequence, or its beginning."""
 
     task_prompt: TaskPrompt
     ids: tuple[int, ...]
@@ -88,11 +87,14 @@ def answer_room(prompts: Sequence[PrefilledPrompt]) -> int:
 
 
 def _prefilled(model: TransformerBridge, form: Task, task_prompts: Sequence[TaskPrompt]) -> Iterator[PrefilledPrompt]:
-    lines = [line_ids(model, task_prompt.prompt, answer_text(task_prompt)).ids for task_prompt in task_prompts]
+    lines = [line_ids(model, task_prompt.prompt, answer_text(task_prompt)) for task_prompt in task_prompts]
     # What the least and the greatest have in common, all between them have.
     shared = None if form.numeric else _common(min(lines), max(lines))
     for task_prompt, line in zip(task_prompts, lines, strict=True):
-        begin = shared if shared is not None else _before_numbers(model, task_prompt)
+        begin = shared
+        if begin is None:  # up to the first token in which 1 and 2 differ
+            texts = (replace(task_prompt, line=form.answer_line(number)) for number in _TWO_NUMBERS)
+            begin = _common(*(line_ids(model, task_prompt.prompt, answer_text(text)) for text in texts))
         if line[: len(begin)] != begin or len(line) == len(begin):
             raise InputError(
                 f"{form.name} at length {task_prompt.length}: expected the answer {task_prompt.key!r} to begin with a token of "
@@ -103,18 +105,9 @@ def _prefilled(model: TransformerBridge, form: Task, task_prompts: Sequence[Task
         yield PrefilledPrompt(task_prompt, ids, line[len(begin) :], len(begin), group)
 
 
-def _before_numbers(model: TransformerBridge, task_prompt: TaskPrompt) -> tuple[int, ...]:
-    """The line's tokens up to the first in which 1 and 2 differ."""
-    texts = (replace(task_prompt, line=task_prompt.task.answer_line(number)) for number in _TWO_NUMBERS)
-    first_ids, second_ids = (line_ids(model, task_prompt.prompt, answer_text(text)).ids for text in texts)
-    return _common(first_ids, second_ids)
-
-
 def _common(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
     """Longest common beginning of two token sequences."""
-    return tuple(
-        token for token, _ in takewhile(lambda tokens: tokens[0] == tokens[1], zip(first, second, strict=False))
-    )
+    return tuple(a for a, _ in takewhile(lambda tokens: tokens[0] == tokens[1], zip(first, second, strict=False)))
 
 
 def require_room(model: TransformerBridge, prompts: Sequence[PrefilledPrompt]) -> None:

@@ -72,7 +72,7 @@ def test_a_few_shot_answer_is_the_rest_of_the_line_and_its_score_is_by_hand() ->
     assert posed.prefill + answer_text(posed) == posed.line
     (score,) = answer_scores(model, [posed.prompt], [answer_text(posed)])
     logits = model(posed.prompt.ids[None])[0, -1]
-    first = line_ids(model, posed.prompt, answer_text(posed)).ids[0]
+    first = line_ids(model, posed.prompt, answer_text(posed))[0]
     assert score.rank == 1 + int((logits > logits[first]).sum())
     found = ost.evaluate(model, form, lengths=[4, 6], elicitation="few-shot", max_new_tokens=4)
     frame: Any = found.frame

@@ -212,7 +212,7 @@ def test_reasoning_has_room_and_no_probability(embedded) -> None:
     [
         ({"lengths": (0,)}, "whole numbers of at least 1, found 0"),
         ({"seeds": (0, 1)}, r"count-ones draws nothing at random, found seeds \[0, 1\]"),
-        ({"samples": 2}, "at temperature 0 all 2 would be the same"),
+        ({"samples": 2}, "at temperature 0 all 2 samples would be the same"),
         ({"temperature": -1.0}, "temperature of 0"),
         ({"elicitation": "chat"}, "chat template, found none"),
         ({"lengths": (8140,)}, "do not fit the model's context of 8192"),
