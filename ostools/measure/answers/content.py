@@ -216,8 +216,9 @@ def _value(tokens: Sequence[str], at: int) -> tuple[str, int] | None:
     if value >= 20:
         end += tokens[end : end + 1] == ["-"]
         unit = _WORDS.get(tokens[end], 0) if end < len(tokens) else 0
-        return (str(value + unit), end + 1) if 0 < unit < 10 else (str(value), at + 1)
-    return str(value), end
+        if 0 < unit < 10:
+            return str(value + unit), end + 1
+    return str(value), at + 1
 
 
 def _ends_there(tokens: Sequence[str], end: int) -> bool:

@@ -25,12 +25,10 @@ class AnswerVerdict:
     or "cut off". number: the one whole number in the answer. absolute_error: |number - right number|, of a task whose answer is
     a number.
 
-    correct: of a task whose answer is a number, absolute_error is 0: the number counts, and "12 ones", "012" and "2 * 5 + 2 =
-    12" are right against 12. Where there is no absolute_error (a digit or a number is copied), the answer that was read is
-    the right one, character by character, whatever the decoration around it (Markdown, LaTeX, quotation marks, brackets, a
-    full stop): "00" is no copy of "0".
-
-    The paper draws the error of Figure 3 and does not say when an answer is right; error 0 is our reading.
+    correct: where there is an absolute_error, it is 0: "12 ones", "012" and "2 * 5 + 2 = 12" are right against 12. Else (a
+    digit or a number is copied) the answer is the right one, character by character, whatever the decoration around it:
+    "00" is no copy of "0". The paper draws the error of Figure 3 and does not say when an answer is right; error 0 is our
+    reading.
 
     content: the value that the text asserts in whatever words (`content.asserted`), of an answer in the form the value in it;
     None where it asserts none. content_correct: whether that is the right one; None where there is no `content`.
@@ -111,10 +109,5 @@ def answer_columns(asked: TaskPrompt | Question, answer: Answer, reasoning: int 
     """
     verdict = asdict(judge(asked, answer))
     columns = {name: getattr(asked, name) for name in ("length", "seed", "tokens", "key")}
-    columns |= {
-        "answer": verdict.pop("line"),
-        "text": answer.text,
-        "ended": answer.ended,
-        "reasoning_tokens": reasoning,
-    }
-    return columns | verdict
+    written = {"answer": verdict.pop("line"), "text": answer.text, "ended": answer.ended, "reasoning_tokens": reasoning}
+    return columns | written | verdict

@@ -20,8 +20,7 @@ right or wrong: by one with one whole number where a number is asked for, else b
 model that continues its prompt answers at once; a preamble ("Sure! Here it is:") is passed over.
 
 A line is finished by a line's end, by another question, or by the end of the text, unless that was cut at max_new_tokens or
-where the model repeated itself. `closed` says when nothing that may follow changes what is read: generation stops there, so
-that both agree on every text.
+where the model repeated itself. Generation stops where `closed` says that nothing that may follow changes what is read.
 
 Cost: linear in the text, of which the first `LONGEST` characters are read.
 """
@@ -78,8 +77,8 @@ class Form:
     before: re.Pattern[str] | None
     suffix: re.Pattern[str] | None
 
-    def last_in(self, line: str) -> tuple[int, int, str] | None:
-        """Last place of the form in a line, start of the answer's place, and the text there."""
+    def last_in(self, line: str) -> tuple[int, str] | None:
+        """Last place of the form in a line, and the text in the answer's place."""
         start = place_start = 0
         if self.before is not None:
             places = [match.span() for match in self.before.finditer(line)]
@@ -87,12 +86,12 @@ class Form:
                 return None
             start, place_start = places[-1]
         if self.suffix is None:
-            return start, place_start, line[place_start:]
+            return start, line[place_start:]
         # No word may stand after the form.
         last_word = max((match.end() for match in re.finditer(r"\w+", line[place_start:])), default=0) + place_start
-        ends = (match for match in self.suffix.finditer(line, place_start) if match.end() >= last_word)
+        ends = (match.start() for match in self.suffix.finditer(line, place_start) if match.end() >= last_word)
         end = next(ends, None)
-        return None if end is None else (start, place_start, line[place_start : end.start()])
+        return None if end is None else (start, line[place_start:end])
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,6 @@ class Reader:
         return ParsedAnswer(CUT_OFF if cut and not scan.closed else SOMETHING_ELSE, scan.last, "", None)
 
     def closed(self, text: str) -> bool:
-        """Whether nothing that may be written after `text` changes what is read in it."""
         return len(text) > LONGEST or _Scan(self, text, False).closed
 
     def lines(self, text: str, ended: str) -> list[tuple[str, bool]]:
@@ -214,9 +212,7 @@ def _loose(words: str) -> str:
 
 class _Scan:
     """One reading of a text. `taken`: the lines that were read, and whether each is finished; `answers`: those with an answer,
-    and the answers, in order; `last`: the last line that was read; `closed`: whether the reading ended before the text did, or
-    could not go on.
-    """
+    and the answers, in order; `last`: the last line that was read; `closed`: whether the reading ended before the text did."""
 
     def __init__(self, reader: Reader, text: str, complete: bool) -> None:
         self.reader = reader
@@ -256,10 +252,10 @@ class _Scan:
                 self.closed = finished
             return
         place = form.last_in(line)
-        if place is not None and not _PLACEHOLDER.match(place[2]):
+        if place is not None and not _PLACEHOLDER.match(place[1]):
             self.last = line[place[0] :].strip()
-            if free(place[2]):
-                self._set_answer(self.last, leading_number(place[2]), finished)
+            if free(place[1]):
+                self._set_answer(self.last, leading_number(place[1]), finished)
             else:
                 self._open = self.last
         elif free(line):

@@ -164,7 +164,7 @@ def _checked_runs(
 
 def _measured(run: CollapseRun, described: Provenance, asked: Mapping[str, Any], progress: Progress | None) -> Collapse:
     """Result of one task. `described`: the model, and what all tasks have in common; `asked`: the task's own arguments."""
-    model, run_tables = run.views.model, run.tables(progress)
+    run_tables, model = run.tables(progress), run.views.model
     windows = sorted(set(own_windows(model).values()))
     parameters = {
         **described.parameters,
@@ -181,8 +181,8 @@ def _measured(run: CollapseRun, described: Provenance, asked: Mapping[str, Any],
         "limits": {"sliding_windows": windows, "context": context_length(model)},
     }
     longest = max((prompts.longest() for prompts in run.sets), key=len)
-    provenance = replace(described, parameters=parameters, token_ids=longest)
     frame = pd.concat(run_tables.tables.values(), ignore_index=True)
+    provenance = replace(described, parameters=parameters, token_ids=longest)
     return Collapse(frame, provenance, pd.concat(run_tables.curves, ignore_index=True))
 
 

@@ -118,13 +118,9 @@ class References:
     same_weights: LastTokens | None
     given_weights: LastTokens | None
 
-    @property
-    def runs(self) -> tuple[LastTokens | None, LastTokens | None]:
-        return self.same_weights, self.given_weights
-
     def of(self, prompts: Int[Tensor, " row"]) -> References:
         """Rows of some of the prompts alone, in that order."""
-        return References(*(None if run is None else run.of(prompts) for run in self.runs))
+        return References(*(run and run.of(prompts) for run in (self.same_weights, self.given_weights)))
 
 
 def pair_columns(
@@ -143,8 +139,8 @@ def pair_columns(
     distance itself, ||y_float64 - y*_float64|| with the weights that this precision stores.
     """
     keep_freed_memory()
-    used = [run for tokens, references in compared for run in (tokens, *references.runs) if run is not None]
-    runs = {id(run): run for run in (*used, *exact_runs)}
+    used = [run for tokens, other in compared for run in (tokens, other.same_weights, other.given_weights)]
+    runs = {id(run): run for run in (*used, *exact_runs) if run is not None}
     columns: list[list[SiteColumns]] = [[] for _ in compared]
     curves: list[dict[str, VectorDistances]] = [{} for _ in exact_runs]
     places, pairs = next(iter(runs.values())).places, len(first)
@@ -211,18 +207,16 @@ Pieces = tuple[PairVectors, PairVectors, PairVectors | None, PairVectors | None,
 
 def _readings(site: str, pieces: Pieces, n_heads: int) -> Iterator[tuple[str, Pieces]]:
     """The vectors cut into the pieces of each reading."""
+
+    def cut(cutter: Callable[[Tensor], Tensor]) -> Any:
+        return tuple(None if vectors is None else cutter(vectors) for vectors in pieces)
+
     if site == "attention":
         yield HEAD_OUTPUT, pieces
         return
-    yield VECTOR, _cut(pieces, lambda x: x[:, None])
+    yield VECTOR, cut(lambda x: x[:, None])
     if site != "logits" and n_heads and pieces[0].shape[-1] % n_heads == 0:
-        yield HEAD_CHUNK, _cut(pieces, partial(distances.head_chunks, n_heads=n_heads))
-
-
-def _cut(pieces: Pieces, cut: Callable[[Tensor], Tensor]) -> Pieces:
-    v, v_star, *references = pieces
-    exact, exact_star, as_given = (None if reference is None else cut(reference) for reference in references)
-    return cut(v), cut(v_star), exact, exact_star, as_given
+        yield HEAD_CHUNK, cut(partial(distances.head_chunks, n_heads=n_heads))
 
 
 def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tuple[str, Columns]]:
@@ -239,18 +233,15 @@ def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tupl
     directions = {id(x): distances.direction(x) for pair in compared.values() for x in pair}
     for norm in distances.NORMS:
         if norm == "cosine":  # it has no length, so neither a share of one nor a step
-            sizes = {
-                name: distances.direction_distance(directions[id(x)], directions[id(y)])
-                for name, (x, y) in compared.items()
-            }
+            turned = {name: (directions[id(x)], directions[id(y)]) for name, (x, y) in compared.items()}
+            sizes = {name: distances.direction_distance(*pair) for name, pair in turned.items()}
+            distance = sizes["distance"]
+            relative = ulps = line = unknown = torch.full_like(distance, _NA)
         else:
             sizes = {name: distances.vector_norm(x, norm) for name, x in differences.items()}
-        distance = sizes["distance"]
-        unknown = torch.full_like(distance, _NA)
-        relative, ulps, line = unknown, unknown, unknown
-        if norm != "cosine":
             size = distances.vector_norm(v, norm)
-            line = distances.vector_norm(steps, norm)
+            distance, line = sizes["distance"], distances.vector_norm(steps, norm)
+            unknown = torch.full_like(distance, _NA)
             relative, ulps = torch.where(size > 0, distance / size, unknown), distance / line
         columns = {
             "mean": distance.mean(-1),
