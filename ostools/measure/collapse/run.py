@@ -20,10 +20,8 @@ from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.verdicts import MEASURED, OVERFLOWS, deciding, hidden_curves
 from ostools.measure.passes.last_tokens import (
     Batching,
-    LastRows,
     Unembedding,
     batching_of,
-    joined,
     last_rows,
     own_rows,
     separate_rows,
@@ -271,12 +269,9 @@ class CollapseRun:
     def _remeasure_deciding(
         self, table: pd.DataFrame, tokens: list[LastTokens], references: list[References]
     ) -> tuple[list[int], float]:
-        """Measure anew the lengths that decide a collapse length: replace their rows, of whole vectors in L2, by those of
-        passes of their prompts' own, until all of them are. Gives those lengths, and how far such a pass is at most from
-        `tokens`.
-
-        In 16 bits a kernel may round otherwise at another length, which can move a collapse length.
-        """
+        """Replace the rows of the lengths that decide a collapse length by those of passes of their prompts' own, until all of
+        them are: in 16 bits a kernel may round otherwise at another length, which can move it. Gives those lengths, and how far
+        such a pass is at most from `tokens`."""
         measured: set[tuple[str, int, int]] = set()
         largest, key = 0.0, str(table["weights"].iloc[0])
         while undecided := deciding(hidden_curves(table, REFERENCE.name)) - measured:
@@ -288,18 +283,15 @@ class CollapseRun:
                     continue
                 cut, prompt_indices = prompts.only(pair_indices)
                 shared = last_tokens.of(prompt_indices)
-                own_passes = replace(shared, rows=self._in_own_passes(last_tokens.precision, cut))
+                precision = last_tokens.precision
+                prepared = self.views.prepared(precision)
+                with running(prepared, self.mitigation), precision.running(prepared, cut.longest()):
+                    own_passes = replace(shared, rows=own_rows(prepared, cut.prompts, self.layers))
                 largest = max(largest, *map(_relative, shared.rows.y, own_passes.rows.y))
                 (columns,), _ = pair_columns([(own_passes, reference.of(prompt_indices))], [], cut.first, cut.second)
-                new = self._rows(cut, last_tokens.precision, key, columns)
-                _replace_rows(table, new)
+                _replace_rows(table, self._rows(cut, precision, key, columns))
             measured |= undecided
         return sorted({length for _, _, length in measured}), largest
-
-    def _in_own_passes(self, precision: Precision, prompts: PromptSet) -> LastRows:
-        prepared = self.views.prepared(precision)
-        with running(prepared, self.mitigation), precision.running(prepared, prompts.longest()):
-            return joined([own_rows(prepared, prompt, self.layers) for prompt in prompts.prompts])
 
     def _rows(self, prompts: PromptSet, precision: Precision, key: str, column_sets: list[SiteColumns]) -> pd.DataFrame:
         """The rows of one set of prompts."""
@@ -324,12 +316,11 @@ def _replace_rows(table: pd.DataFrame, new: pd.DataFrame) -> None:
 def _last_tokens(
     model: TransformerBridge, precision: Precision, prompts: PromptSet, batching: Batching, run: CollapseRun
 ) -> tuple[LastTokens, float]:
-    """The last tokens of all prompts by this way, and how far some of them are at most from a pass of their own.
+    """The last tokens of all prompts by this way, and how far, ||y - y'||_2 / ||y'||_2, some of them are at most from a pass of
+    their own: more in 16 bits, where kernels may round otherwise at another length.
 
-    The difference is ||y - y'||_2 / ||y'||_2. In 16 bits kernels may round otherwise at another length, so more prompts are
-    tried there. Raises `InputError` for numbers that are not finite, and where W_U y (with the
-    soft-cap) is not what the model itself returns.
-    """
+    Raises `InputError` for numbers that are not finite, and where W_U y (with the soft-cap) is not what the model itself
+    returns."""
     rows = last_rows(model, prompts.prompts, prompts.tree, batching, run.layers)
     if is_closed(model):
         w_o = rows.z.new_empty(0, 0, 0)
@@ -346,10 +337,8 @@ def _last_tokens(
             f"expected the model's logits to be its unembedding of y, found a difference of {error:.2g} (relative): "
             f"{model.cfg.architecture} does something after the final norm that collapse does not know"
         )
-    differences = [_relative(rows.y[first_probe], alone.y[0])]
-    for probe in probes:
-        differences.append(_relative(rows.y[probe], own_rows(model, prompts.prompts[probe]).y[0]))
-    return last_tokens, max(differences)
+    own_y = [alone.y[0], *(own_rows(model, [prompts.prompts[probe]]).y[0] for probe in probes)]
+    return last_tokens, max(map(_relative, rows.y[[first_probe, *probes]], own_y))
 
 
 def _relative(x: torch.Tensor, y: torch.Tensor) -> float:
