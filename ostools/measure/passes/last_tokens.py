@@ -246,7 +246,11 @@ def _pass(
 
     def keep(tensor: Tensor, layer: int | None) -> Tensor:
         # A copy, since a view would hold every position of the pass in memory.
-        return tensor[:, -1].clone() if positions is None else tensor[0, torch.tensor(positions, device=tensor.device)]
+        return (
+            tensor[:, -1].clone()
+            if positions is None
+            else tensor[0, torch.tensor(positions, dtype=torch.int64, device=tensor.device)]
+        )
 
     once = ["final_norm"] + ["z"] * (not is_closed(model)) + ["embedding"] * (0 in layers)
     blocks = [layer - 1 for layer in layers if layer]
