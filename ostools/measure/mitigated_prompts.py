@@ -157,7 +157,6 @@ def _message(prompt: str | Prompt) -> tuple[str | None, Chat | None]:
 
 
 def rewrites(part: Mitigation, kind: str) -> bool:
-    """Whether it rewrites the `sequence` of a task, or the `prompt`."""
     return getattr(type(part), kind) is not getattr(Mitigation, kind)
 
 

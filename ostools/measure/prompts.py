@@ -117,7 +117,6 @@ def partners(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tupl
 
 
 def _agreeing(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
-    """Number of leading entries in which two sequences agree."""
     return sum(1 for _ in takewhile(lambda entries: entries[0] == entries[1], zip(first, second, strict=False)))
 
 
@@ -195,8 +194,6 @@ Several = TypeVar("Several", covariant=True)
 
 
 class OneOrSeveral(Protocol[Options, One, Several]):
-    """The type of a measurement whose result is of one prompt, or of a list of them."""
-
     @overload
     def __call__(
         self, model: TransformerBridge, prompt: str | Prompt, *args: Options.args, **options: Options.kwargs

@@ -42,7 +42,6 @@ class Cell:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What every row of the cell carries."""
         return {name: value for name, value in asdict(self).items() if name not in ("options", "lengths")}
 
     @property

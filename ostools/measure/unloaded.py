@@ -19,8 +19,8 @@ import torch
 from mitigations import Mitigation, insert, optional, rewrite
 from ostools import tasks
 from ostools.ground.memory import available_memory
-from ostools.measure.elicitation import CHAT, FEW_SHOT, Elicitation, elicitation_for, few_shot_text
 from ostools.measure.passes.batches import LongestPrompt
+from ostools.measure.task_prompt import CHAT, FEW_SHOT, Elicitation, elicitation_for, few_shot_text
 from ostools.models.describe import read_trained_lengths
 from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.offload import DISK, SHARE
@@ -94,7 +94,6 @@ class Unloaded:
         return longest_prompt(form, self.source.directory, max(lengths), mitigation=optional(mitigation), **options)
 
     def elicitation(self, task: Task | str, elicitation: str | None = None, chat: bool | None = None) -> Elicitation:
-        """How `evaluate` would ask it that task."""
         trained = read_trained_lengths(self.source.directory)
         return elicitation_for(
             tasks.task(task), required(_tokenizer(self.source.directory)), trained, elicitation, chat
@@ -118,7 +117,6 @@ class Unloaded:
 
     @property
     def copy_bytes(self) -> int:
-        """Bytes of an untrained model beside the model."""
         return self.shape.element * self.shape.parameters
 
     def forecast(self, work: int) -> Forecast:
@@ -176,8 +174,6 @@ def _tokenizer(directory: Path) -> Any:
 
 
 class _Encoder:
-    """A bare tokenizer as `tasks.Encoder`."""
-
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
 

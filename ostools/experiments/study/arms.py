@@ -22,12 +22,11 @@ from ostools.measure.bounds.bounds import bounds
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse, reference_at_y
-from ostools.measure.elicitation import Elicitation, elicit
 from ostools.measure.jacobian.norms import choose_method
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus, of_pair
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
+from ostools.measure.task_prompt import Elicitation, TaskPrompt, carrier_positions, elicit, render_prompt
 from ostools.models.tokens import context_length
 from ostools.tasks import Task
 

@@ -181,7 +181,6 @@ class NextToken:
 
 
 def require_limit(limit: object) -> None:
-    """Refuse, with `InputError`, what is no number of tokens."""
     whole_number("max_new_tokens", limit, 1)
 
 
@@ -193,7 +192,6 @@ def _generate(
     choose: NextToken,
     shared: int,
 ) -> dict[int, Answer]:
-    """Generate the answers of one batch of prompts, by their numbers, until the last of them has ended."""
     rows = Rows(model, list(prompts.values()), cache_is_exact(model), shared=shared)
     going, new_ids = list(prompts), {index: [] for index in prompts}
     finished: dict[int, Answer] = {}
@@ -218,7 +216,6 @@ def _generate(
 
 
 def cache_is_exact(model: TransformerBridge) -> bool:
-    """Whether a step through a key/value cache is what the whole text would give, under the edits that are active."""
     edits = {edit.kind for edit in hooks.active_edits(model)}
     return batching_of(model, ()).name != "loop" and edits <= _STEPWISE_EDITS
 
@@ -235,11 +232,7 @@ def how_read(model: TransformerBridge) -> dict[str, Any]:
 
 
 class _AnswerTexts:
-    """Generated tokens as an answer: their text after the prompt, and how it ended."""
-
-    def __init__(
-        self, model: TransformerBridge, stops: Sequence[Stop] | None, cycles: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, model: TransformerBridge, stops: Sequence[Stop] | None, cycles: Sequence[int] | None) -> None:
         self.tokenizer: Any = model.tokenizer
         self.stops, self.cycles = stops, cycles
         self._runs: dict[int, list[int]] = {}
@@ -247,7 +240,6 @@ class _AnswerTexts:
         self.cut: Literal["length", "limit"] = "length" if self.tokenizer is None or can_end(model) else "limit"
 
     def of(self, index: int, prompt: list[int], new_ids: list[int]) -> Answer:
-        """Answer made of the tokens generated after the prompt with that number."""
         if new_ids[-1] in self.ends:
             return Answer(tuple(new_ids), text_behind(self.tokenizer, prompt, new_ids[:-1]), "eos")
         text = text_behind(self.tokenizer, prompt, new_ids)
@@ -276,12 +268,10 @@ def text_behind(tokenizer: Any, prompt: list[int], new_ids: list[int]) -> str:
 
 
 def can_end(model: TransformerBridge) -> bool:
-    """Whether the model can write the end of a text or of a line."""
     return any(index < int(model.W_E.shape[0]) for index in end_ids(model)) or writes_lines(model.tokenizer)
 
 
 def writes_lines(tokenizer: Any) -> bool:
-    """Whether the vocabulary has a line's end."""
     return "\n" in decoded(tokenizer, token_ids(tokenizer, "a\na", add_special_tokens=False))
 
 

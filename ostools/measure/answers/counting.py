@@ -130,8 +130,8 @@ def counting(
         with running(model, list(prompts.values()), precision, None) as prepared:
             longest = Prompt.from_ids(prepared, prompts[max(prompts)].ids)
             with MitigatedPrompts.of_rewritten("counting", longest, acting).acting(prepared):
-                found = prefilled_answers(prepared, list(prompts.values()), part_progress(done, done + 1))
-        rows = _rows(model, prompts, dict(zip(prompts, found, strict=True)), length_list)
+                answer_list = prefilled_answers(prepared, list(prompts.values()), part_progress(done, done + 1))
+        rows = _rows(model, prompts, dict(zip(prompts, answer_list, strict=True)), length_list)
         tables.append(rows.assign(dtype=precision.name))
     at_y = frame_of(curve).query("site == 'y' and per == 'vector' and norm == 'l2'")
     distances = at_y.rename(columns={"float64_distance": "distance"})
@@ -149,7 +149,6 @@ def _rows(
     answer_by_count: dict[int, Answer],
     lengths: Sequence[int],
 ) -> pd.DataFrame:
-    """Rows of the answers at every count, each beside the answer at the next count."""
     first_tokens = {n: answer.ids[0] for n, answer in answer_by_count.items()}
     right = {n: first_tokens[n] == prompt.token for n, prompt in prompts.items()}
     rows = []
@@ -199,7 +198,6 @@ def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
 
 
 def _errors(rows: Frame) -> dict[str, Any]:
-    """Where the model errs."""
     wrong = rows.loc[rows["absolute_error"].gt(0).fillna(False), "length"]
     last_right = rows.loc[rows["correct"], "length"].max()  # NaN where none is right: no count compares as smaller
     return {
@@ -213,7 +211,6 @@ def _errors(rows: Frame) -> dict[str, Any]:
 
 
 def _together(hidden: Frame) -> dict[str, Any]:
-    """What was answered where the pair is hidden."""
     tested = hidden[hidden["right_ones_differ"]]
     differ = int((~hidden["same_first_token"]).sum())
     right_once = int((tested["first_token_right"] ^ tested["next_right"]).sum())

@@ -36,18 +36,11 @@ from ostools.measure.answers.answers import (
     writes_lines,
 )
 from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
-from ostools.measure.answers.probability import (
-    AnswerScore,
-    answer_room,
-    answer_scores,
-    answer_text,
-    spare,
-)
+from ostools.measure.answers.probability import AnswerScore, answer_room, answer_scores, answer_text, spare
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, STOP
-from ostools.measure.elicitation import EXAMPLES, FEW_SHOT, Elicitation, elicit, elicitation_for
 from ostools.measure.measurement import measurement
 from ostools.measure.swept import Swept
-from ostools.measure.task_prompt import TaskPrompt
+from ostools.measure.task_prompt import EXAMPLES, FEW_SHOT, Elicitation, TaskPrompt, elicit, elicitation_for
 from ostools.measure.unloaded import Unloaded
 from ostools.models.describe import metadata_of
 from ostools.results import Frame, Provenance, Result
@@ -108,7 +101,6 @@ class Evaluation(
 
     @property
     def read(self) -> int:
-        """Number of answers that were read: right or wrong."""
         return self.wrong + int(self.summary["right"].to_numpy(dtype=int).sum())
 
 
@@ -184,8 +176,6 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _TaskAnswers:
-    """Answers to the prompts of one task, and their scores."""
-
     model: TransformerBridge
     task_prompts: Sequence[TaskPrompt]
     mitigation: Mitigation | None
@@ -205,7 +195,6 @@ class _TaskAnswers:
 
     @cached_property
     def room(self) -> int:
-        """Number of tokens that an answer may have."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
         return answer_room(self.model, self.task_prompts, self.reasons, self.task_prompts[0].prefill is not None)
@@ -232,7 +221,6 @@ class _TaskAnswers:
         return rows, described
 
     def _answers(self, order: Sequence[tuple[int, int]]) -> list[Answer]:
-        """An answer to each prompt and sample."""
         name = tasks.label(self.task_prompts[0].task)
         task_prompts = [self.task_prompts[prompt] for prompt, _ in order]
         samples = zip(task_prompts, (sample for _, sample in order), strict=True)
@@ -248,7 +236,6 @@ class _TaskAnswers:
         )
 
     def _scores(self) -> Sequence[AnswerScore | None]:
-        """Score of each prompt's right line, once for all its samples."""
         if not self.scored:
             return [None] * len(self.task_prompts)
         prompts = [task_prompt.prompt for task_prompt in self.task_prompts]
@@ -297,25 +284,20 @@ def _require_samples_that_differ(samples: int, temperature: float | int) -> None
 def summarise(frame: pd.DataFrame, random: bool, sampled: bool) -> pd.DataFrame:
     """One row a length: how many answers were right, with Wilson's interval, and how far and how likely.
 
-    Columns: length, prompts, asked (answers), right, wrong (answers that were read and are not right; what was cut off, and
-    something else, are neither), accuracy (right of asked), wilson_low and wilson_high (95%), trials and interval_of,
-    content_right and content_read (answers whose content is right, and that assert a value), something_else and cut_off
-    (answers of these kinds: neither right nor an error), unanswered (questions that a hosted model has no answer to; they are
-    in no other number but `prompts`), mean_absolute_error (of the answers with a number; NaN: none), log_probability and
-    probability (of the right line, mean over prompts), active (answers on which the mitigation acted), within_training.
+    Columns: length, prompts, asked (answers), right, wrong (answers that were read and are not right), accuracy (right of
+    asked), wilson_low and wilson_high (95%), trials and interval_of, content_right and content_read (answers whose content
+    is right, and that assert a value), something_else and cut_off (answers of these kinds: neither right nor an error),
+    unanswered (questions that a hosted model has no answer to; they are in no other number but `prompts`),
+    mean_absolute_error (of the answers with a number; NaN: none), log_probability and probability (of the right line, mean
+    over prompts), active (answers on which the mitigation acted), within_training.
 
-    random, sampled: whether the prompts were drawn, and whether the answers were, at a temperature.
-
-    An interval needs something that was drawn, and its trials have to be independent. `interval_of` "prompts": the prompts
-    were, and each is one trial, with the share of its samples that are right; samples after one prompt are not independent of
-    each other. "samples of one prompt": of the one prompt, which is all that there is. "nothing was drawn": the greedy answer
-    to the one prompt, which has no interval (NaN).
+    An interval needs something that was drawn, and its trials have to be independent. `interval_of` "prompts": the prompts were
+    (`random`), and each is one trial, with the share of its samples that are right. "samples of one prompt": the answers to one
+    prompt were, at a temperature (`sampled`). "nothing was drawn": the greedy answer to the one prompt, which has no interval.
     """
-    rows = [
-        _summary(int(cast(Any, length)), length_rows, random, sampled)
-        for length, length_rows in cast(Any, frame).groupby("length")
-    ]
-    return pd.DataFrame(rows).astype({"within_training": "boolean"})
+    by_length = cast(Any, frame).groupby("length")
+    summaries = [_summary(int(length), rows, random, sampled) for length, rows in by_length]
+    return pd.DataFrame(summaries).astype({"within_training": "boolean"})
 
 
 def _summary(length: int, rows: Any, random: bool, sampled: bool) -> dict[str, Any]:
@@ -327,7 +309,7 @@ def _summary(length: int, rows: Any, random: bool, sampled: bool) -> dict[str, A
     samples = len(rows) // max(len(shares), 1)
     of_prompts = random and (len(shares) > 1 or samples == 1)
     trials = len(shares) if of_prompts else samples if sampled else 0
-    accuracy = float(shares.mean())
+    accuracy, log_probability = float(shares.mean()), by_seed["log_probability"].first()
     low, high = wilson(accuracy * trials, trials, LEVEL) if trials else (math.nan, math.nan)
     errors = rows["absolute_error"].dropna().astype(float)
     return {
@@ -347,8 +329,8 @@ def _summary(length: int, rows: Any, random: bool, sampled: bool) -> dict[str, A
         "cut_off": int(rows["kind"].eq(CUT_OFF).sum()),
         "unanswered": unanswered,
         "mean_absolute_error": math.nan if errors.empty else float(errors.mean()),
-        "log_probability": float(by_seed["log_probability"].first().mean(skipna=False)),
-        "probability": float(by_seed["log_probability"].first().map(math.exp).mean(skipna=False)),
+        "log_probability": float(log_probability.mean(skipna=False)),
+        "probability": float(log_probability.map(math.exp).mean(skipna=False)),
         "active": int(rows["status"].eq("active").sum()),
         "within_training": within,
     }
@@ -370,13 +352,11 @@ def evaluate_memory(
 ) -> int:
     """Bytes of a batch of answers to a task, up to the limit of new tokens that the measurement has."""
     form = tasks.task(task)
-    way_of_asking = model.elicitation(form, elicitation, chat)
-    options: dict[str, Any] = {"elicitation": way_of_asking, "system": system, "thinking": thinking}
+    how_asked = model.elicitation(form, elicitation, chat)
+    options: dict[str, Any] = {"elicitation": how_asked, "system": system, "thinking": thinking}
     longest = model.longest(form, lengths, mitigation=mitigation, seed=next(iter(seeds)), **options)
-    reasons = thinking or str(getattr(form, "mode", "none")).startswith("cot")
-    new_tokens = max_new_tokens or longest.answer + spare(reasons, way_of_asking == FEW_SHOT)
-    per_length = len(seeds) * samples
-    return answers_bytes(model.shape, longest, new_tokens, lengths=len(lengths), per_length=per_length)
+    new_tokens = max_new_tokens or longest.answer + spare(thinking or form.reasons, how_asked == FEW_SHOT)
+    return answers_bytes(model.shape, longest, new_tokens, lengths=len(lengths), per_length=len(seeds) * samples)
 
 
 def _from_rows(rows: Frame, provenance: Provenance) -> Evaluation:

@@ -43,7 +43,6 @@ class PrefilledPrompt:
 
     @property
     def token(self) -> int:
-        """The first token of the right answer."""
         return self.answer[0]
 
 
@@ -82,7 +81,6 @@ def prefilled_prompts(
 
 
 def answer_room(prompts: Sequence[PrefilledPrompt]) -> int:
-    """Number of tokens that an answer may have."""
     return max(len(prompt.answer) for prompt in prompts) + SPARE
 
 
@@ -106,12 +104,10 @@ def _prefilled(model: TransformerBridge, form: Task, task_prompts: Sequence[Task
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
-    """Longest common beginning of two token sequences."""
     return tuple(a for a, _ in takewhile(lambda tokens: tokens[0] == tokens[1], zip(first, second, strict=False)))
 
 
 def require_room(model: TransformerBridge, prompts: Sequence[PrefilledPrompt]) -> None:
-    """Refuse, with `InputError`, a prompt that leaves no room for its answer in the context."""
     longest, context = max(prompts, key=lambda prompt: len(prompt.ids)).task_prompt, context_length(model)
     needed = max(len(prompt.ids) for prompt in prompts) + answer_room(prompts)
     if needed > context:

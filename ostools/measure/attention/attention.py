@@ -126,14 +126,13 @@ def attention(
     text, to tokens); and for a prompt longer than the context.
     """
     mitigation_object = mitigations.optional(mitigation)
-    task_parameters: dict[str, Any] = {} if task is None else {"task": tasks.label(tasks.task(task)), "length": length}
-    task_parameters |= {} if task is None else {"seed": seed}
     encoded_prompt, items, is_rewritten = _encoded_prompt(model, prompt, task, length, seed, mitigation_object)
     last, squares, bins = _captured(model, encoded_prompt, mitigation_object)
     status = "none"
     if mitigation_object is not None:
         acts = is_rewritten or mitigations.acts(model, mitigation_object, encoded_prompt.ids)
         status = "active" if acts else "inactive"
+    task_parameters = {} if task is None else {"task": tasks.label(tasks.task(task)), "length": length, "seed": seed}
     provenance = Provenance.collect(
         model,
         tuple(encoded_prompt.ids.tolist()),

@@ -48,7 +48,6 @@ class AttentionDifference(
         return list(zip(head["first_position"].tolist(), head["second_position"].tolist(), strict=True))
 
     def view(self) -> Any:
-        """Both attentions' heads side by side, to click through."""
         return self.first.view(self.second)
 
 
@@ -115,7 +114,6 @@ def aligned(first: Attention, second: Attention, corresponding: bool = False) ->
 
 
 def _items(attention: Attention) -> dict[int, list[int]]:
-    """The positions of each item's tokens."""
     positions_by_item: dict[int, list[int]] = {}
     column: Any = attention.frame["item"].iloc[: len(attention.tokens)]
     for place, item in enumerate(column):

@@ -116,7 +116,6 @@ def head_scores(
 def _carriers(
     model: TransformerBridge, raw_prompt: str | Prompt | TaskPrompt, prompt: Prompt, carriers: Sequence[int] | None
 ) -> tuple[int, ...]:
-    """Positions of the tokens that carry the answer."""
     if isinstance(raw_prompt, TaskPrompt):
         if carriers is not None:
             raise InputError("head_scores: a question knows its own carriers; leave carriers out")

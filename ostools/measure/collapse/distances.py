@@ -63,12 +63,9 @@ class LastTokens:
     def places(self) -> list[tuple[str, int]]:
         """Sites with the number of blocks before each: v^(l) of the layers kept, and the others after all blocks."""
         layers = sorted(self.rows.residuals)
-        return [("residual", layer) for layer in layers] + [
-            (site, layers[-1])
-            for site in READINGS
-            if site != "residual"
-            and (site != "attention" or len(self.w_o))  # no heads are known where blocks are closed
-        ]
+        no_heads = not len(self.w_o)  # where blocks are closed
+        others = [site for site in READINGS if site != "residual" and not (site == "attention" and no_heads)]
+        return [*(("residual", layer) for layer in layers), *((site, layers[-1]) for site in others)]
 
     def at(self, site: str, index: Int[Tensor, " row"], layer: int | None = None) -> Float[Tensor, "row ..."]:
         """A site's vectors in the model's dtype; "attention" [row, head, d_model], each head's own z W_O.
@@ -288,11 +285,8 @@ def require_finite(last_tokens: LastTokens, what: str, lengths: list[int], *, lo
             wrong = ~torch.isfinite(rows).flatten(1).all(-1)
             if bool(wrong.any()):
                 length = min(lengths[start + int(i)] for i in wrong.nonzero()[:, 0])
-                raise RangeError(
-                    f"{what} in {name}: {site} at length {length} is not finite; "
-                    f"{str(dtype).removeprefix('torch.')} holds numbers up to "
-                    f"{torch.finfo(dtype).max:.3g}"
-                )
+                holds = f"{str(dtype).removeprefix('torch.')} holds numbers up to {torch.finfo(dtype).max:.3g}"
+                raise RangeError(f"{what} in {name}: {site} at length {length} is not finite; {holds}")
             start += len(rows)
 
 

@@ -198,12 +198,10 @@ class RenderedPairs(NextPairs):
     def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
         """Token ids by count: the chat template's, or without one the encoder's, which may leave the BOS out."""
         task_prompts = [self._task_prompt(n, seed) for n in counts]
-        in_chat = task_prompts[0].chat
-        id_rows = (
-            [tuple(task_prompt.prompt.ids.tolist()) for task_prompt in task_prompts]
-            if in_chat
-            else encoder.ids([task_prompt.text for task_prompt in task_prompts])
-        )
+        if task_prompts[0].chat:
+            id_rows = [tuple(task_prompt.prompt.ids.tolist()) for task_prompt in task_prompts]
+        else:
+            id_rows = encoder.ids([task_prompt.text for task_prompt in task_prompts])
         return dict(zip(counts, id_rows, strict=True))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,14 +19,7 @@ from ostools.ground.progress import Progress, part_of, rising, tell
 from ostools.measure.collapse.distances import LastTokens, References, SiteColumns, pair_columns, require_finite
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.verdicts import MEASURED, OVERFLOWS, deciding, hidden_curves
-from ostools.measure.passes.last_tokens import (
-    Batching,
-    Unembedding,
-    batching_of,
-    last_rows,
-    own_rows,
-    separate_rows,
-)
+from ostools.measure.passes.last_tokens import Batching, Unembedding, batching_of, last_rows, own_rows, separate_rows
 from ostools.measure.passes.precisions import AS_GIVEN, Precision
 
 CURVE = ["task", "pair", "seed", "weights", "length", "site"]
@@ -94,20 +88,6 @@ class RunPasses:
 
 
 @dataclass(frozen=True)
-class RunTables:
-    """Tables of a run by precision, in the order given; the float64 curves for each way of storing weights; the batching
-    that it ended with; each precision's `Passes.difference`; in 16 bits the lengths whose rows are of passes of their
-    prompts' own; and where each precision that overflows does."""
-
-    tables: dict[str, pd.DataFrame]
-    curves: list[pd.DataFrame]
-    batching: Batching
-    differences: dict[str, float]
-    own_pass_lengths: dict[str, list[int]]
-    not_finite: dict[str, str]
-
-
-@dataclass(frozen=True)
 class Views:
     """The model in each precision, and in float64 with the weights of each, made once for all tasks of a call."""
 
@@ -141,8 +121,10 @@ class CollapseRun:
     mitigation: Mitigation | None
     layers: Sequence[int] = ()
 
-    def tables(self, progress: Progress | None) -> RunTables:
-        """Tables of every precision beside the float64 run of the same stored weights."""
+    def tables(self, progress: Progress | None) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
+        """The table of all precisions in their order, each beside the float64 run of the same stored weights; the float64
+        curves for each way of storing weights; and provenance entries: the route, in 16 bits the lengths whose rows are of
+        passes of their prompts' own, how far the shared pass is from such passes, and where a precision overflows."""
         by_weights = self._by_weights()
         parts = len(by_weights) + sum(precision != REFERENCE for precision in self.precisions)
         rising_progress = rising(progress)
@@ -174,8 +156,9 @@ class CollapseRun:
                     tell(step, 1, 1)
         return self._tables(run_passes, by_weights)
 
-    def _tables(self, run_passes: RunPasses, by_weights: Mapping[str, list[Precision]]) -> RunTables:
-        """Tables of the precisions that were measured, and rows without numbers of those that overflow."""
+    def _tables(
+        self, run_passes: RunPasses, by_weights: Mapping[str, list[Precision]]
+    ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
         measured = run_passes.measured or {REFERENCE.name: (AS_GIVEN, run_passes.exact[AS_GIVEN])}
         left_out = run_passes.not_finite.keys()
         shown = {
@@ -192,9 +175,8 @@ class CollapseRun:
         for name, (_, passes) in measured.items():
             difference, precision = passes.difference, Precision.of_name(name)
             if precision.dtype in _SIXTEEN_BITS and passes.batching.name != "loop":
-                own_pass_lengths[name], error = self._remeasure_deciding(
-                    tables[name], passes.tokens, run_passes.references(name)
-                )
+                references = run_passes.references(name)
+                own_pass_lengths[name], error = self._remeasure_deciding(tables[name], passes.tokens, references)
                 difference = max(difference, error)
             if precision != REFERENCE:
                 differences[name] = difference
@@ -203,14 +185,19 @@ class CollapseRun:
             for name in (precision.name for precision in precisions if precision.name in left_out):
                 rows = like.assign(dtype=name, weights=key, status=OVERFLOWS, **blank)
                 tables[name] = rows.astype(_KINDS)
-        in_order = {precision.name: tables[precision.name] for precision in self.precisions}
-        return RunTables(
-            in_order, curves, run_passes.batching, differences, own_pass_lengths, dict(run_passes.not_finite)
-        )
+        about = {
+            "route": run_passes.batching.name,
+            "route_reason": run_passes.batching.reason,
+            "difference_at_probed_lengths": differences,
+            "lengths_in_passes_of_their_own": own_pass_lengths,
+            "not_finite": dict(run_passes.not_finite),
+        }
+        in_order = [tables[precision.name] for precision in self.precisions]
+        return pd.concat(in_order, ignore_index=True), curves, about
 
     def _measured_tables(
         self, run_passes: RunPasses, measured: Mapping[str, tuple[str, Passes]], shown: Mapping[str, Passes]
-    ) -> tuple[dict[str, pd.DataFrame], list[pd.DataFrame]]:
+    ) -> tuple[dict[str, pd.DataFrame], pd.DataFrame]:
         """The table of each precision that was `measured`, and the float64 curves of the weights of `shown`."""
         parts: dict[str, list[pd.DataFrame]] = {name: [] for name in measured}
         curve_parts: dict[str, list[pd.DataFrame]] = {key: [] for key in shown}
@@ -229,7 +216,7 @@ class CollapseRun:
                     rows = same | names | {"distance": distance, "relative": relative}
                     curve_parts[key].append(pd.DataFrame(rows, columns=pd.Index([*CURVE, "distance", "relative"])))
         tables = {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
-        return tables, [pd.concat(rows, ignore_index=True) for rows in curve_parts.values()]
+        return tables, pd.concat([rows for parts in curve_parts.values() for rows in parts], ignore_index=True)
 
     def _by_weights(self) -> dict[str, list[Precision]]:
         """The precisions by how they store the weights, the given ones first: they share a float64 reference."""
@@ -294,7 +281,6 @@ class CollapseRun:
         return sorted({length for _, _, length in measured}), largest
 
     def _rows(self, prompts: PromptSet, precision: Precision, key: str, column_sets: list[SiteColumns]) -> pd.DataFrame:
-        """The rows of one set of prompts."""
         same = prompts.columns() | {"task": self.task, "dtype": precision.name, "weights": key, "status": MEASURED}
         parts = [same | names | columns for names, columns in column_sets]
         sizes = [len(part["mean"]) for part in parts]

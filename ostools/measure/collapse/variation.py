@@ -108,8 +108,6 @@ def _in_one_pass(
 
 
 def _separate(model: TransformerBridge, pair: Pair) -> VariationTensor:
-    """One pair, each of its prompts in a pass of its own."""
-
     def of_last(pattern: Tensor, layer: int | None) -> Tensor:
         return pattern[0, :, -1:].clone()
 
@@ -166,7 +164,6 @@ class AttentionVariation(
     """
 
     def over_heads(self) -> Frame:
-        """The mean over heads and seeds of each quantity, by layer and length."""
         table: Any = self.frame
         return table.groupby(["layer", "length"], as_index=False)[list(QUANTITIES)].mean()
 

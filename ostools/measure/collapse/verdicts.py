@@ -50,8 +50,6 @@ def behind_all_blocks(frame: Frame) -> Frame:
 
 @dataclass(frozen=True)
 class Reading:
-    """One way of reading the distance of a pair."""
-
     site: str
     per: str
     norm: str

@@ -37,8 +37,6 @@ _WORTH_SHARING = 32  # tokens, of a prefix that is read in a pass of its own
 
 @dataclass(frozen=True)
 class Padding:
-    """Whether prompts of different lengths may share a batch, and why (not)."""
-
     allowed: bool
     reason: str
 
@@ -150,12 +148,10 @@ class Rows:
         return logits
 
     def extend(self, tokens: Int[Tensor, " batch"]) -> None:
-        """The next token of every row."""
         self.real = torch.cat([self.real, torch.ones_like(self.real[:, :1])], dim=1)
         self.unread = tokens[:, None] if self.cache is not None else torch.cat([self.unread, tokens[:, None]], dim=1)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these rows only."""
         row_indices = torch.tensor(list(rows), device=self.unread.device)
         self.unread, self.real = self.unread[row_indices], self.real[row_indices]
         if self.cache is not None:

@@ -42,7 +42,6 @@ def full_precision(model: TransformerBridge, what: str) -> TransformerBridge:
 
 
 def require_no_edits(caller: str, model: TransformerBridge, reason: str) -> None:
-    """Refuse active edits in the name of `caller`, with the reason."""
     if edits := hooks.active_edits(model):
         raise InputError(
             f"{caller}: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: {reason}; "

@@ -72,7 +72,6 @@ class LastRows:
 
     @property
     def residual(self) -> Float[Tensor, "row d_model"]:
-        """v^(L)."""
         return self.residuals[max(self.residuals)]
 
     def of(self, prompts: Int[Tensor, " row"]) -> LastRows:
@@ -106,7 +105,6 @@ def batching_of(model: TransformerBridge, trees: Sequence[PrefixTree]) -> Batchi
 
 
 def _rope_types(config: Any) -> Iterator[str]:
-    """The kinds of rotary embedding in a Hugging Face configuration; Gemma 3 has one per kind of layer."""
     rope = getattr(config, "rope_parameters", None) or {}
     for value in [rope, *rope.values()]:
         if isinstance(value, dict) and "rope_type" in value:
@@ -145,7 +143,6 @@ def separate_rows(
 
 
 def own_rows(model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Sequence[int] = ()) -> LastRows:
-    """The representations of `last_rows`, each prompt in a pass of its own."""
     layer_indices = (*layers, int(model.cfg.n_layers))
     return _in_order([_pass(model, [prompt], layer_indices)[0] for prompt in prompts], range(len(prompts)))
 
@@ -191,7 +188,6 @@ def _branches(
     rows: list[int],
     layers: Sequence[int],
 ) -> LastRows:
-    """One group of branches, on the keys and values of the trunk before them."""
     device = next(model.parameters()).device
     visible, places = tree.visible(group).to(device), tree.key_positions(group).to(device)
     positions = places[group.reach :]

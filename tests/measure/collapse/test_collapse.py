@@ -466,3 +466,33 @@ def test_every_task_of_a_list_is_as_it_is_alone() -> None:
         assert result.provenance.token_ids == alone.provenance.token_ids
     assert told == sorted(told)
     assert told[-1] == (100, 100)
+
+
+SOME: dict[str, Any] = {"lengths": [1, 2, 5], "dtypes": ["float32"]}
+
+
+@pytest.mark.parametrize(("item", "items"), [("1", "text"), (None, "ids")])
+def test_a_prompt_and_its_item_are_the_repeat_task_of_the_same(item: str | None, items: Any) -> None:
+    model = tiny_model("gemma")
+    found = collapse(model, prompt="The 11", item=item, **SOME)
+    task = collapse(model, tasks.RepeatTask("prompt", "The 11", item, items), **SOME)
+    assert found.frame.equals(task.frame)
+    assert found.reference.equals(task.reference)
+
+
+def test_tokens_repeat_their_last() -> None:
+    model = tiny_model("gemma")
+    prompt = encode(model, "The 11")
+    assert collapse(model, prompt=prompt, **SOME).frame.equals(collapse(model, prompt, **SOME).frame)
+
+
+def test_what_is_to_be_repeated_has_to_be_clear() -> None:
+    model: Any = tiny_model("gemma")
+    with pytest.raises(InputError, match=r"expected a task, such as 'figure-5a', or prompt= .* found neither"):
+        collapse(model, **SOME)
+    with pytest.raises(InputError, match="found both"):
+        collapse(model, "figure-5a", prompt="a", **SOME)
+    with pytest.raises(InputError, match=r"item=' 1' is repeated after a text: .* found none"):
+        collapse(model, "figure-5a", item=" 1", **SOME)
+    with pytest.raises(InputError, match="found a Prompt, whose last token is repeated"):
+        collapse(model, prompt=encode(model, "a"), item=" 1", **SOME)
