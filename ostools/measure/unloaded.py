@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from mitigations import Mitigation, insert, optional, rewrite
+from mitigations import Mitigation, optional
 from ostools import tasks
 from ostools.ground.memory import available_memory
 from ostools.measure.passes.batches import LongestPrompt
@@ -86,12 +86,32 @@ class Unloaded:
         task: Task | CollapseTask | str,
         lengths: Iterable[int],
         *,
+        seed: int = 0,
         mitigation: Mitigation | str | None = None,
-        **options: Any,
+        pairs: bool = False,
+        elicitation: Elicitation | None = None,
+        chat: bool | None = None,
+        system: str | None = None,
+        thinking: bool = False,
     ) -> LongestPrompt:
-        """The longest prompt of a task; options as of `longest_prompt`."""
+        """The longest prompt of a task; `pairs`: they are compared, in no chat; `elicitation`: as `evaluate` asks them,
+        None: alone, in a chat where there is a template."""
         form = tasks.task(task) if isinstance(task, str) else task
-        return longest_prompt(form, self.source.directory, max(lengths), mitigation=optional(mitigation), **options)
+        length, mitigation_object = max(lengths), optional(mitigation)
+        if not isinstance(form, Task):
+            pair_list = form.pairs(_Encoder(_tokenizer(self.source.directory)), [length], seed)
+            return LongestPrompt(max(len(pair.extended) for pair in pair_list))
+        tokenizer = required(_tokenizer(self.source.directory))
+        if elicitation is not None:
+            chat = elicitation == CHAT
+        chat = bool(tokenizer.chat_template) and not pairs if chat is None else chat
+        require_chat(chat, system, thinking)
+        task_question = question(form, length, seed=seed, mitigation=mitigation_object)
+        text, line = task_question.text, task_question.line
+        if elicitation == FEW_SHOT:
+            text = "".join(few_shot_text(task_question, mitigation_object))
+        token_count = count_tokens(tokenizer, text, chat=chat, system=system, thinking=thinking)
+        return LongestPrompt(token_count, count_tokens(tokenizer, line) if line.strip() else 0)
 
     def elicitation(self, task: Task | str, elicitation: str | None = None, chat: bool | None = None) -> Elicitation:
         trained = read_trained_lengths(self.source.directory)
@@ -126,45 +146,6 @@ class Unloaded:
         # A weight is read through a mapping of the file, whose pages count as the process's own until they are dropped.
         largest = self._weights[1] if self.device_map is None and on_cpu else 0
         return Forecast(libraries + self.held_bytes + max(largest, work), work, libraries)
-
-
-def longest_prompt(
-    form: Task | CollapseTask,
-    directory: Path,
-    length: int,
-    *,
-    seed: int = 0,
-    mitigation: Mitigation | None = None,
-    pairs: bool = False,
-    elicitation: Elicitation | None = None,
-    chat: bool | None = None,
-    system: str | None = None,
-    thinking: bool = False,
-) -> LongestPrompt:
-    """Of a task at `length` items, by the tokenizer in `directory`; `pairs`: they are compared, in no chat; `elicitation`: as
-    `evaluate` asks them, None: alone, in a chat where there is a template."""
-    if not isinstance(form, Task):
-        encoder = _Encoder(_tokenizer(directory))
-        return LongestPrompt(max(len(pair.extended) for pair in form.pairs(encoder, [length], seed)))
-    if elicitation is not None:
-        chat = elicitation == CHAT
-    tokenizer = required(_tokenizer(directory))
-    chat = bool(tokenizer.chat_template) and not pairs if chat is None else chat
-    require_chat(chat, system, thinking)
-    if elicitation == FEW_SHOT:
-        text = "".join(few_shot_text(question(form, length, seed=seed, mitigation=mitigation), mitigation))
-    else:
-        text = _text(form, mitigation, length, seed)
-    line = form.answer_line(form.answer(length, seed))
-    token_count = count_tokens(tokenizer, text, chat=chat, system=system, thinking=thinking)
-    return LongestPrompt(token_count, count_tokens(tokenizer, line) if line.strip() else 0)
-
-
-def _text(form: Task, mitigation: Mitigation | None, length: int, seed: int) -> str:
-    items = form.items(length, seed)
-    before, sequence, after = form.parts(items if mitigation is None else insert(mitigation, items, form.key))
-    text = before + sequence + after
-    return text if mitigation is None else rewrite(mitigation, text)
 
 
 @lru_cache(maxsize=4)

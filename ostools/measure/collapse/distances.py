@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mitigations import Mitigation
@@ -189,7 +189,12 @@ def _chunk_columns(
     v, v_star = by_run[id(tokens)]
     exact, exact_star = (None, None) if references.same_weights is None else by_run[id(references.same_weights)]
     as_given = None if references.given_weights is None else by_run[id(references.given_weights)][0]
-    logit_columns = _logit_columns(v, v_star) if site == "logits" else {}
+    logit_columns: Columns = {}
+    if site == "logits":
+        p, q = (torch.softmax(x.double(), dim=-1) for x in (v, v_star))
+        same: dict[str, Tensor] = {"same_top_token": v.argmax(-1) == v_star.argmax(-1)}
+        same |= {"identical_logits": (v == v_star).all(-1), "total_variation": distances.total_variation(p, q)}
+        logit_columns = {name: values.cpu().numpy() for name, values in same.items()}
     pieces = v.double(), v_star.double(), exact, exact_star, as_given
     for per, cut in _readings(site, pieces, int(tokens.w_o.shape[0])):
         for norm, columns in _floors_and_distances(cut, tokens.precision):
@@ -253,17 +258,6 @@ def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tupl
             "machine_line": line.mean(-1),
         }
         yield norm, {name: values.cpu().numpy() for name, values in columns.items()}
-
-
-def _logit_columns(logits: Float[Tensor, "pair d_vocab"], logits_star: Float[Tensor, "pair d_vocab"]) -> Columns:
-    """Columns of the logits: delta of the two distributions, the same top token, the same logits bit for bit."""
-    p, q = (torch.softmax(x.double(), dim=-1) for x in (logits, logits_star))
-    same: Bool[Tensor, " pair"] = logits.argmax(-1) == logits_star.argmax(-1)
-    return {
-        "total_variation": distances.total_variation(p, q).cpu().numpy(),
-        "same_top_token": same.cpu().numpy(),
-        "identical_logits": (logits == logits_star).all(-1).cpu().numpy(),
-    }
 
 
 def logits_rows(d_vocab: int) -> int:

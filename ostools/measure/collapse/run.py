@@ -125,7 +125,10 @@ class CollapseRun:
         """The table of all precisions in their order, each beside the float64 run of the same stored weights; the float64
         curves for each way of storing weights; and provenance entries: the route, in 16 bits the lengths whose rows are of
         passes of their prompts' own, how far the shared pass is from such passes, and where a precision overflows."""
-        by_weights = self._by_weights()
+        # By how they store the weights, the given ones first: these share a float64 reference.
+        by_weights: dict[str, list[Precision]] = {AS_GIVEN: []}
+        for precision in self.precisions:
+            by_weights.setdefault(precision.weights_key(self.views.model), []).append(precision)
         parts = len(by_weights) + sum(precision != REFERENCE for precision in self.precisions)
         rising_progress = rising(progress)
         part_progress = (part_of(rising_progress, index, index + 1, parts) for index in range(parts))
@@ -217,13 +220,6 @@ class CollapseRun:
                     curve_parts[key].append(pd.DataFrame(rows, columns=pd.Index([*CURVE, "distance", "relative"])))
         tables = {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
         return tables, pd.concat([rows for parts in curve_parts.values() for rows in parts], ignore_index=True)
-
-    def _by_weights(self) -> dict[str, list[Precision]]:
-        """The precisions by how they store the weights, the given ones first: they share a float64 reference."""
-        precisions_by_weights: dict[str, list[Precision]] = {AS_GIVEN: []}
-        for precision in self.precisions:
-            precisions_by_weights.setdefault(precision.weights_key(self.views.model), []).append(precision)
-        return precisions_by_weights
 
     def _batching(self) -> Batching:
         """The way to begin with. Hooks may act on absolute positions, which a packed tree does not have."""
