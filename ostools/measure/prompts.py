@@ -108,7 +108,7 @@ def partners(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tupl
 
     A token that would have two partners, one from either end, has none: which of them it is, is not known.
     """
-    start, end = _agreeing(first, second), _agreeing(first[::-1], second[::-1])
+    start, end = agreeing(first, second), agreeing(first[::-1], second[::-1])
     lengths = len(first), len(second)
     pairs = {(place, place) for place in range(start)}
     pairs |= {(lengths[0] - 1 - place, lengths[1] - 1 - place) for place in range(end)}
@@ -116,7 +116,8 @@ def partners(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tupl
     return sorted((a, b) for a, b in pairs if times[0][a] == 1 == times[1][b])
 
 
-def _agreeing(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
+def agreeing(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
+    """Number of leading entries in which two sequences agree."""
     return sum(1 for _ in takewhile(lambda entries: entries[0] == entries[1], zip(first, second, strict=False)))
 
 

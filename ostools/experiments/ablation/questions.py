@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.experiments.ablation.effects import Ids, JacobianNorm, LogProbability, Measure, PairDistance
 from ostools.ground.errors import InputError
 from ostools.measure.answers.probability import answer_text, line_ends, line_ids
+from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.models import Prompt
 from ostools.models.tokens import fitted
@@ -138,9 +138,8 @@ def _prefill_length(model: TransformerBridge, task_prompt: TaskPrompt, answer: S
         line_ids(model, task_prompt.prompt, answer_text(replace(task_prompt, line=task_prompt.task.answer_line(digit))))
         for digit in "12"
     )
-    shared = takewhile(lambda pair: pair[0] == pair[1], zip(first_line, second_line, strict=False))
-    common = [token for token, _ in shared]
-    if list(answer[: len(common)]) != common or len(answer) == len(common):
+    common = first_line[: agreeing(first_line, second_line)]
+    if tuple(answer[: len(common)]) != common or len(answer) == len(common):
         raise InputError(
             f"{task_prompt.task.name}: expected the answer {task_prompt.key!r} to begin with a token of its own, found that "
             "this tokenizer cuts the line before it otherwise than before other answers; leave prefilled (--prefilled) out"

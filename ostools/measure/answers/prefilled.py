@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -21,6 +20,7 @@ from ostools.measure.answers.answers import Answer, answers, line_written
 from ostools.measure.answers.probability import answer_text, line_ids
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.passes.precisions import Precision
+from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.models import Prompt, context_length
 from ostools.tasks import Encoder, Task
@@ -87,12 +87,13 @@ def answer_room(prompts: Sequence[PrefilledPrompt]) -> int:
 def _prefilled(model: TransformerBridge, form: Task, task_prompts: Sequence[TaskPrompt]) -> Iterator[PrefilledPrompt]:
     lines = [line_ids(model, task_prompt.prompt, answer_text(task_prompt)) for task_prompt in task_prompts]
     # What the least and the greatest have in common, all between them have.
-    shared = None if form.numeric else _common(min(lines), max(lines))
+    shared = None if form.numeric else min(lines)[: agreeing(min(lines), max(lines))]
     for task_prompt, line in zip(task_prompts, lines, strict=True):
         begin = shared
         if begin is None:  # up to the first token in which 1 and 2 differ
             texts = (replace(task_prompt, line=form.answer_line(number)) for number in _TWO_NUMBERS)
-            begin = _common(*(line_ids(model, task_prompt.prompt, answer_text(text)) for text in texts))
+            first, second = (line_ids(model, task_prompt.prompt, answer_text(text)) for text in texts)
+            begin = first[: agreeing(first, second)]
         if line[: len(begin)] != begin or len(line) == len(begin):
             raise InputError(
                 f"{form.name} at length {task_prompt.length}: expected the answer {task_prompt.key!r} to begin with a token of "
@@ -101,10 +102,6 @@ def _prefilled(model: TransformerBridge, form: Task, task_prompts: Sequence[Task
         ids = (*task_prompt.prompt.ids.tolist(), *begin)
         group = task_prompt.seed if form.random else task_prompt.length
         yield PrefilledPrompt(task_prompt, ids, line[len(begin) :], len(begin), group)
-
-
-def _common(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
-    return tuple(a for a, _ in takewhile(lambda tokens: tokens[0] == tokens[1], zip(first, second, strict=False)))
 
 
 def require_room(model: TransformerBridge, prompts: Sequence[PrefilledPrompt]) -> None:

@@ -77,8 +77,8 @@ class Form:
     before: re.Pattern[str] | None
     suffix: re.Pattern[str] | None
 
-    def last_in(self, line: str) -> tuple[int, str] | None:
-        """Last place of the form in a line, and the text in the answer's place."""
+    def last_in(self, line: str) -> tuple[int, int, str] | None:
+        """Last place of the form in a line, start of the answer's place, and the text there."""
         start = place_start = 0
         if self.before is not None:
             places = [match.span() for match in self.before.finditer(line)]
@@ -86,12 +86,12 @@ class Form:
                 return None
             start, place_start = places[-1]
         if self.suffix is None:
-            return start, line[place_start:]
+            return start, place_start, line[place_start:]
         # No word may stand after the form.
         last_word = max((match.end() for match in re.finditer(r"\w+", line[place_start:])), default=0) + place_start
         ends = (match.start() for match in self.suffix.finditer(line, place_start) if match.end() >= last_word)
         end = next(ends, None)
-        return None if end is None else (start, line[place_start:end])
+        return None if end is None else (start, place_start, line[place_start:end])
 
 
 @dataclass(frozen=True)
@@ -252,10 +252,10 @@ class _Scan:
                 self.closed = finished
             return
         place = form.last_in(line)
-        if place is not None and not _PLACEHOLDER.match(place[1]):
+        if place is not None and not _PLACEHOLDER.match(place[2]):
             self.last = line[place[0] :].strip()
-            if free(place[1]):
-                self._set_answer(self.last, leading_number(place[1]), finished)
+            if free(place[2]):
+                self._set_answer(self.last, leading_number(place[2]), finished)
             else:
                 self._open = self.last
         elif free(line):
