@@ -37,7 +37,6 @@ from ostools.measure.task_prompt import THINKING_MARK
 from ostools.tasks import Task
 
 HAS_ANSWER, SOMETHING_ELSE, CUT_OFF = "answered", "something else", "cut off"
-KINDS = (HAS_ANSWER, SOMETHING_ELSE, CUT_OFF)
 UNFINISHED = ("length", "repeats")
 """How a text ended that the model would have continued: at max_new_tokens, or while it repeated itself."""
 UNANSWERED = "unanswered"
@@ -58,7 +57,7 @@ _THOUGHTS = {THINKING_MARK: "</think>", "[THINK]": "[/THINK]", "<|channel|>": "<
 class ParsedAnswer:
     """Answer parsed from a text.
 
-    kind: one of `KINDS`. "answered": an answer in a finished line; where a number is asked for, with one whole number in it.
+    kind: "answered": an answer in a finished line; where a number is asked for, with one whole number in it.
     "cut off": none before the text was cut. "something else": none in a text that came to its end.
     line: the answer line as it was written, from the form on; of another kind the last line that was read. answer: what stands
     in it after the form, freed of its decoration; empty where the kind is another. number: the one whole number in that.

@@ -117,11 +117,10 @@ class Collapse(
     def verdicts(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
         """The verdict of each (task, pair, seed, dtype, site, layer), also of one without a range.
 
-        Further columns: verdict (`verdicts.KINDS`), ranges (how many), first and last (of the first range; NA without one),
-        tried and hidden (how many lengths were tried, and at how many of these the pair is hidden), longest (length tried), and
-        status: the same in words, with the model's sliding window, context or trained length where a range begins or ends
-        there.
-        """
+        Further columns: verdict (its kind, of `collapse.verdicts`), ranges (how many), first and last (of the first range;
+        NA without one), tried and hidden (how many lengths were tried, and at how many of these the pair is hidden),
+        longest (length tried), and status: the same in words, with the model's sliding window, context or trained length
+        where a range begins or ends there."""
         rows = []
         for curve in self._curves(per, norm):
             verdict = judge(curve, self._limits())

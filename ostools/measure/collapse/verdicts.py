@@ -95,9 +95,9 @@ TOP_TOKEN, IDENTICAL = "top-token", "identical-logits"
 MEASURED, OVERFLOWS = "measured", "not finite"
 """The `status` of a row."""
 TO_THE_END, IN_A_RANGE, UNDECIDED, TOLD_APART = "hidden to the end", "hidden in a range", "not decided", "apart"
-KINDS = (TO_THE_END, IN_A_RANGE, UNDECIDED, TOLD_APART, OVERFLOWS)
-"""The kinds of verdict: a range that goes on to the longest length tried; ranges that end before it; no range, but hidden at
-the longest length tried, or too few lengths for a range; no range; nothing measured, as the dtype overflows."""
+"""The kinds of verdict, beside `OVERFLOWS`: a range that goes on to the longest length tried; ranges that end before it; no
+range, but hidden at the longest length tried, or too few lengths for a range; no range; nothing measured, as the dtype
+overflows."""
 ONE_CURVE = ["task", "pair", "seed", "dtype", "site", "layer"]
 """What a curve over lengths is one of."""
 _WORDS = {TOP_TOKEN: ("the same", "different"), IDENTICAL: ("identical", "different")}
@@ -136,7 +136,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class CurveVerdict:
-    """Verdict on one curve: its kind (`KINDS`), its ranges, at how many of the tried lengths it is hidden, and the same in
+    """Verdict on one curve: its kind, its ranges, at how many of the tried lengths it is hidden, and the same in
     words."""
 
     kind: str
