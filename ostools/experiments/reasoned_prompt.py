@@ -112,7 +112,7 @@ def _prefill_ids(model: TransformerBridge, task_prompt: TaskPrompt, reasoning: s
     between = task_prompt.task.lead if reasoning.strip() or not task_prompt.chat else ""
     text = reasoning.rstrip() + between
     first_line, second_line, right_line = (
-        line_ids(model, task_prompt.prompt, text + task_prompt.task.answer_line(key)).ids
+        line_ids(model, task_prompt.prompt, text + task_prompt.task.answer_line(key))
         for key in ("1", "2", task_prompt.key)
     )
     same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(first_line, second_line, strict=False))))

@@ -25,7 +25,7 @@ from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_seeds, whole_number, whole_numbers
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import judge, stops_of
-from ostools.measure.answers.probability import answer_log_probability, answer_room, answer_text, right_lines
+from ostools.measure.answers.probability import answer_log_probability, answer_room, answer_text
 from ostools.measure.answers.reading import STOP
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.norms import choose_method
@@ -119,7 +119,7 @@ def retrieval(
         for seed in seed_list
         for place in places
     ]
-    room = answer_room(right_lines(model, task_prompts))
+    room = answer_room(model, task_prompts)
     answer_list, log_probabilities = _greedy_answers(model, task_prompts, room)
     rows = []
     for index, task_prompt in enumerate(task_prompts):

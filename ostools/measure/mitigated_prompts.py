@@ -1,12 +1,10 @@
-"""A mitigation around a measurement on prompts: the text that it rewrites, the block that passes
-run in, and that it acts.
+"""A mitigation around a measurement on prompts: the text that it rewrites, the block that passes run in, and that it acts.
 
-Cost beside the measurement, for every prompt and every part of the mitigation that changes the
-pass: two plain passes with whole patterns and the logits of all tokens; one more for several parts
-together.
+Cost beside the measurement, for every prompt and every part of the mitigation that changes the pass: two plain passes with
+whole patterns and the logits of all tokens; one more for several parts together.
 
-The precision decides whether it acts (`EffectStatus`): what computes a 16-bit model in float32
-changes nothing of a float32 copy, and numbers taken there say nothing of it.
+The precision decides whether it acts (`EffectStatus`): what computes a 16-bit model in float32 changes nothing of a float32
+copy, and numbers taken there say nothing of it.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from ostools.measure.passes.batches import pass_bytes
 from ostools.measure.prompts import as_prompts
 from ostools.measure.task_prompt import TaskPrompt
 from ostools.models import Prompt, encode
-from ostools.models.chat import ON
+from ostools.models.chat import ON, Chat
 from ostools.models.shape import Shape
 
 
@@ -40,11 +38,8 @@ QUESTIONS = "the prompt that it makes of a task: ost.tasks.questions(task, lengt
 
 @dataclass(frozen=True)
 class MitigatedPrompts:
-    """Prompts of a measurement, rewritten by a mitigation, and the parts of it that must still be shown to act.
-
-    what: the measurement's name, for errors. mitigation: None for none. silent: for each prompt the parts of the mitigation
-    that left its text as it was, and so have to change the pass.
-    """
+    """Prompts of the measurement `what`, rewritten by a mitigation; `silent`: for each prompt the parts of the mitigation
+    that left its text as it was, and so have to change the pass."""
 
     what: str
     mitigation: Mitigation | None
@@ -66,34 +61,28 @@ class MitigatedPrompts:
             encoded = as_prompts(model, prompts)
             return cls(what, mitigation_object, tuple(encoded), ((),) * len(encoded))
         texts = [rewritten(what, model, prompt, mitigation_object) for prompt in prompts]
-        mitigated = cls(
-            what,
-            mitigation_object,
-            tuple(as_prompts(model, [text for text, _ in texts])),
-            tuple(silent_parts for _, silent_parts in texts),
-        )
-        for number, silent_parts in enumerate(mitigated.silent):
+        silent = tuple(silent_parts for _, silent_parts in texts)
+        mitigated = cls(what, mitigation_object, tuple(as_prompts(model, [text for text, _ in texts])), silent)
+        for number, silent_parts in enumerate(silent):
             for part in silent_parts:
-                if not mitigations.changes_pass(part):
+                if not changes_pass(part):
                     raise mitigated._inactive(part, number, "its text")
         return mitigated
 
     @classmethod
     def of_rewritten(cls, what: str, prompt: Prompt, mitigation: Mitigation | None) -> MitigatedPrompts:
         """Take a prompt that the mitigation has rewritten already; its parts with hooks alone are still to be shown to act."""
-        pass_parts = (part for part in mitigations.parts(mitigation) if not rewrites(part, "prompt"))
-        return cls(what, mitigation, (prompt,), (tuple(part for part in pass_parts if mitigations.changes_pass(part)),))
+        silent = tuple(part for part in parts(mitigation) if not rewrites(part, "prompt") and changes_pass(part))
+        return cls(what, mitigation, (prompt,), (silent,))
 
     @property
     def prompt(self) -> Prompt:
-        """The only prompt."""
         (prompt,) = self.prompts
         return prompt
 
     @property
     def provenance_entry(self) -> dict[str, Any]:
-        """Provenance entry: the mitigation's name, where there is one."""
-        return {} if self.mitigation is None else {"mitigation": mitigations.label(self.mitigation)}
+        return {} if self.mitigation is None else {"mitigation": label(self.mitigation)}
 
     @contextmanager
     def acting(self, work: TransformerBridge) -> Iterator[None]:
@@ -114,16 +103,16 @@ class MitigatedPrompts:
         for number, (prompt, silent_parts) in enumerate(zip(self.prompts, self.silent, strict=True)):
             if silent_parts != (self.mitigation,):  # else it is verified while it is tried
                 with torch.no_grad(), mitigations.running(work, self.mitigation):
-                    work(_batch(work, prompt), use_cache=False)
+                    work(prompt.ids[None].to(next(work.parameters()).device), use_cache=False)
             for part in silent_parts:
-                if not mitigations.acts(work, part, prompt.ids):
-                    dtype = str(next(work.parameters()).dtype).removeprefix("torch.")
-                    raise self._inactive(part, number, f"its text, nor a logit in {dtype}, in which it is measured")
+                if not acts(work, part, prompt.ids):
+                    unchanged = f"its text, nor a logit in {_dtype_name(work)}, in which it is measured"
+                    raise self._inactive(part, number, unchanged)
 
     def _inactive(self, part: Mitigation, number: int, of: str) -> InactiveMitigationError:
         which = "this prompt" if len(self.prompts) == 1 else f"prompt {number + 1} of {len(self.prompts)}"
         return InactiveMitigationError(
-            f"{self.what}: expected a mitigation that changes {which}, found that {mitigations.label(part)} does not change "
+            f"{self.what}: expected a mitigation that changes {which}, found that {label(part)} does not change "
             f"{of}: leave it out, or choose one that acts here"
         )
 
@@ -137,33 +126,43 @@ def rewritten(
     `task` as what to give; and for one that rewrites the text of a prompt that is known by its tokens alone.
     """
     silent = []
-    for part in mitigations.parts(mitigation):
+    for part in parts(mitigation):
+        text, where = _message(prompt)
         if rewrites(part, "sequence"):
-            raise InputError(f"{what}: {_not_known(part, 'sequence')}: give {task}")
-        text = _text_of(prompt)
+            raise InputError(
+                f"{what}: {label(part)} rewrites the sequence, which is not known of this prompt: give {task}"
+            )
         if not rewrites(part, "prompt"):
             silent.append(part)
         elif text is None:
-            raise InputError(f"{what}: {_not_known(part, 'prompt')}: give the text")
+            raise InputError(
+                f"{what}: {label(part)} rewrites the prompt, which is not known of this prompt: give the text"
+            )
         elif (new := mitigations.rewrite(part, text)) == text:
             silent.append(part)
-        else:
-            prompt = _with_text(model, prompt, new)
+        elif where is None:
+            prompt = new
+        else:  # put to the model as the prompt's text was
+            prompt = encode(model, new, chat=True, system=where.system, thinking=where.thinking == ON)
     return prompt, tuple(silent)
 
 
-def _not_known(part: Mitigation, kind: str) -> str:
-    return f"{mitigations.label(part)} rewrites the {kind}, which is not known of this prompt"
+def _message(prompt: str | Prompt) -> tuple[str | None, Chat | None]:
+    """Text that a user typed, None of token ids; and the chat in which it stands."""
+    if not isinstance(prompt, Prompt):
+        return prompt, None
+    if prompt.text is None or prompt.chat is None:
+        return prompt.text, None
+    return prompt.text[slice(*prompt.chat.message)], prompt.chat
 
 
 def rewrites(part: Mitigation, kind: str) -> bool:
-    """Whether it rewrites the `sequence` of a task, or the `prompt`."""
     return getattr(type(part), kind) is not getattr(Mitigation, kind)
 
 
 def rewriting(mitigation: Mitigation | None) -> list[Mitigation]:
     """The parts of a mitigation that rewrite sequences or prompts; the others are of the forward pass alone."""
-    return [part for part in mitigations.parts(mitigation) if rewrites(part, "sequence") or rewrites(part, "prompt")]
+    return [part for part in parts(mitigation) if rewrites(part, "sequence") or rewrites(part, "prompt")]
 
 
 def of_the_pass(what: str, mitigation: Mitigation | str | None, instead: str) -> Mitigation | None:
@@ -171,35 +170,17 @@ def of_the_pass(what: str, mitigation: Mitigation | str | None, instead: str) ->
     mitigation_object = mitigations.optional(mitigation)
     for part in rewriting(mitigation_object):
         raise InputError(
-            f"{what}: expected a mitigation of the forward pass, found {mitigations.label(part)}, which rewrites prompts: "
-            f"{instead}"
+            f"{what}: expected a mitigation of the forward pass, found {label(part)}, which rewrites prompts: {instead}"
         )
     return mitigation_object
 
 
-def _text_of(prompt: str | Prompt) -> str | None:
-    """Text that a user typed; None of token ids."""
-    if not isinstance(prompt, Prompt):
-        return prompt
-    if prompt.text is None or prompt.chat is None:
-        return prompt.text
-    return prompt.text[slice(*prompt.chat.message)]
-
-
-def _with_text(model: TransformerBridge, prompt: str | Prompt, text: str) -> str | Prompt:
-    """Another text, put to the model as the prompt's was."""
-    if not isinstance(prompt, Prompt) or prompt.chat is None:
-        return text
-    return encode(model, text, chat=True, system=prompt.chat.system, thinking=prompt.chat.thinking == ON)
-
-
-def _batch(work: TransformerBridge, prompt: Prompt) -> torch.Tensor:
-    return prompt.ids[None].to(next(work.parameters()).device)
+def _dtype_name(model: TransformerBridge) -> str:
+    return str(next(model.parameters()).dtype).removeprefix("torch.")
 
 
 def acting_bytes(shape: Shape, pos: int, mitigation: Mitigation | None) -> int:
-    """Bytes that `MitigatedPrompts.acting` holds while it tries one prompt of `pos` tokens: a pass, and the logits of all
-    tokens of two."""
+    """Bytes that `MitigatedPrompts.acting` holds for a prompt of `pos` tokens: a pass, and the logits of all tokens of two."""
     if mitigation is None:
         return 0
     element = max(4, shape.element)  # 16-bit weights are read as float32
@@ -233,8 +214,7 @@ class EffectStatus:
             if self._acts(on, index, task_prompt):
                 active = True
             elif on is not self.model and self._acts(self.model, index, task_prompt):
-                dtype = str(next(on.parameters()).dtype).removeprefix("torch.")
-                return REFUSED, f"{label(part)} changes nothing in {dtype}"
+                return REFUSED, f"{label(part)} changes nothing in {_dtype_name(on)}"
         return (ACTIVE if active else INACTIVE), ""
 
     def _acts(self, on: TransformerBridge, index: int, task_prompt: TaskPrompt) -> bool:

@@ -1,10 +1,7 @@
-"""Prompts of a measurement and their results: encoded prompts and their columns, and one table of
-several prompts.
+"""Prompts of a measurement and their results: encoded prompts and their columns, and one table of several prompts.
 
-Prompts have different lengths, and norms of different prompts different sizes. So a mean over
-prompts is one of shares, and over relative position, as of a corpus (`ost.corpus`, which draws the
-prompts from texts itself).
-"""
+Prompts have different lengths, and norms of different prompts different sizes. So a mean over prompts is one of shares, and
+over relative position, as of a corpus (`ost.corpus`, which draws the prompts from texts itself)."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 import numpy as np
@@ -31,8 +29,8 @@ BY_TOKEN = ("position", "token", "source", "norm", "kind")
 
 
 def by_token(rows: Frame, source: object, norm: object, kind: object) -> Frame:
-    """The one table that every result with a value a token has: position, token, source (which of the result's profiles), norm
-    (the value), kind (measured | estimated | certified | paper | predicted)."""
+    """The table of a result with a value a token: position, token, source (which of its profiles), norm (the value), kind
+    (measured | estimated | certified | paper | predicted)."""
     return rows.assign(source=source, norm=norm, kind=kind)[[*BY_TOKEN]].reset_index(drop=True)
 
 
@@ -40,9 +38,7 @@ def as_prompt(model: TransformerBridge, prompt: str | Prompt) -> Prompt:
     """The prompt in tokens; text is encoded with the model's own tokenizer, special tokens added once. Raises `InputError` for
     a `Prompt` of another model."""
     if not isinstance(prompt, str | Prompt):
-        raise InputError(
-            f"expected a text or a Prompt, found {type(prompt).__name__}; for token ids use ost.Prompt.from_ids(model, ids)"
-        )
+        raise _no_prompt("a text or a Prompt", prompt)
     return encode(model, prompt) if isinstance(prompt, str) else fitted(model, prompt)
 
 
@@ -50,10 +46,7 @@ def as_prompts(model: TransformerBridge, prompts: Sequence[str | Prompt]) -> lis
     """Every prompt in tokens. Raises `InputError` for what is no list of prompts, for an empty one, and for each that
     `as_prompt` refuses, by its number among several."""
     if isinstance(prompts, str) or not isinstance(prompts, Sequence):
-        raise InputError(
-            f"expected a text, a Prompt or a list of them, found {type(prompts).__name__}; for token ids use "
-            "ost.Prompt.from_ids(model, ids)"
-        )
+        raise _no_prompt("a text, a Prompt or a list of them", prompts)
     if not prompts:
         raise InputError("expected at least one prompt, found an empty list")
     encoded = []
@@ -65,6 +58,12 @@ def as_prompts(model: TransformerBridge, prompts: Sequence[str | Prompt]) -> lis
                 raise
             raise InputError(f"prompt {number} of {len(prompts)}: {error}") from error
     return encoded
+
+
+def _no_prompt(expected: str, value: object) -> InputError:
+    return InputError(
+        f"expected {expected}, found {type(value).__name__}; for token ids use ost.Prompt.from_ids(model, ids)"
+    )
 
 
 @contextmanager
@@ -96,8 +95,8 @@ def checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[i
 
 
 def token_columns(prompt: Prompt) -> pd.DataFrame:
-    """One row a token: position (from 0), token_id, token (as text, for display), origin (one of `models.ORIGINS`: the user's
-    text, the chat template's own, ...; missing where that is not known)."""
+    """One row a token: position (from 0), token_id, token (as text, for display), origin (one of `models.ORIGINS`; missing
+    where that is not known)."""
     ids = prompt.ids.tolist()
     columns = {"position": range(len(ids)), "token_id": ids, "token": list(prompt.tokens)}
     origins = pd.array(prompt.origins or [None] * len(ids), dtype="str")
@@ -109,19 +108,17 @@ def partners(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tupl
 
     A token that would have two partners, one from either end, has none: which of them it is, is not known.
     """
-    start, end = _agreeing(first, second), _agreeing(first[::-1], second[::-1])
-    forward = {(place, place) for place in range(start)}
-    backward = {(len(first) - 1 - place, len(second) - 1 - place) for place in range(end)}
-    pairs = forward | backward
+    start, end = agreeing(first, second), agreeing(first[::-1], second[::-1])
+    lengths = len(first), len(second)
+    pairs = {(place, place) for place in range(start)}
+    pairs |= {(lengths[0] - 1 - place, lengths[1] - 1 - place) for place in range(end)}
     times = Counter(place for place, _ in pairs), Counter(place for _, place in pairs)
     return sorted((a, b) for a, b in pairs if times[0][a] == 1 == times[1][b])
 
 
-def _agreeing(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
+def agreeing(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     """Number of leading entries in which two sequences agree."""
-    return next(
-        (place for place, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
-    )
+    return sum(1 for _ in takewhile(lambda entries: entries[0] == entries[1], zip(first, second, strict=False)))
 
 
 def named_by(frame: Frame) -> list[str]:
@@ -175,10 +172,8 @@ class PromptResults(Generic[PromptResult]):
         keys = ["source", "kind", "linearisation", "norm", "layer"]
         tables = []
         for key, group in rows.groupby(keys, sort=False):
-            profiles = [
-                prompt_rows.sort_values("position")["value"].to_numpy(float)
-                for _, prompt_rows in group.groupby("prompt")
-            ]
+            by_prompt = group.sort_values(["prompt", "position"]).groupby("prompt")["value"]
+            profiles = [values.to_numpy(float) for _, values in by_prompt]
             if len(profiles) < len(self.results):
                 raise InputError(
                     "over_position: expected every prompt by one method, found some exact and some estimated: measure with "
@@ -200,8 +195,6 @@ Several = TypeVar("Several", covariant=True)
 
 
 class OneOrSeveral(Protocol[Options, One, Several]):
-    """The type of a measurement whose result is of one prompt, or of a list of them."""
-
     @overload
     def __call__(
         self, model: TransformerBridge, prompt: str | Prompt, *args: Options.args, **options: Options.kwargs
@@ -246,10 +239,7 @@ def _means(profiles: Sequence[np.ndarray], bins: int) -> pd.DataFrame:
 def join_results(
     results: Sequence[Result], own_parameters: Sequence[str]
 ) -> tuple[pd.DataFrame, Provenance, tuple[Any, ...]]:
-    """Join results into the table, the provenance and the results of a `PromptResults`.
-
-    `own_parameters`: names of parameters that are each prompt's own.
-    """
+    """Table, provenance and results of a `PromptResults`; `own_parameters`: names of parameters that are each prompt's own."""
     frames = [result.frame.assign(prompt=number) for number, result in enumerate(results, start=1)]
     table: Frame = pd.concat(frames, ignore_index=True)
     own_parameters = (*own_parameters, *CHAT_PROVENANCE)
@@ -258,12 +248,7 @@ def join_results(
         | {name: value for name, value in result.provenance.parameters.items() if name in own_parameters}
         for number, result in enumerate(results, start=1)
     }
-    first_provenance = results[0].provenance
-    parameters = {name: value for name, value in first_provenance.parameters.items() if name not in own_parameters} | {
-        "prompts": prompts
-    }
-    return (
-        table[["prompt", *results[0].frame.columns]],
-        replace(first_provenance, token_ids=None, parameters=parameters),
-        tuple(results),
-    )
+    first = results[0].provenance
+    shared = {name: value for name, value in first.parameters.items() if name not in own_parameters}
+    provenance = replace(first, token_ids=None, parameters=shared | {"prompts": prompts})
+    return table[["prompt", *results[0].frame.columns]], provenance, tuple(results)

@@ -28,10 +28,8 @@ SEQUENCES = "sequences"
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement on one model, task, dtype, mitigation and seed, at several lengths.
-
-    `options` are the measurement's own, as JSON, so that a cell is a value that can be compared.
-    """
+    """One measurement on one model, task, dtype, mitigation and seed, at several lengths; its own `options` as JSON, so that a
+    cell is a value that can be compared."""
 
     model: str
     task: str
@@ -44,17 +42,14 @@ class Cell:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What every row of the cell carries."""
         return {name: value for name, value in asdict(self).items() if name not in ("options", "lengths")}
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The options as the measurement takes them."""
         return json.loads(self.options)
 
     @property
     def mitigated(self) -> Mitigation | None:
-        """The mitigation that acts; None for none."""
         return None if self.mitigation == NONE else mitigations.mitigation(self.mitigation)
 
     @property

@@ -1,27 +1,45 @@
-"""Prompt of a task: rewritten by a mitigation, in the chat template, in tokens, with its answer key.
+"""Prompt of a task as a model is asked it: rewritten by a mitigation, in the chat template, in tokens, with its answer key.
 
-Every measurement renders its prompts by `render_prompt`, so that behaviour, collapse and sensitivity speak of the same prompt.
+Every measurement renders its prompts by `render_prompt`, so that behaviour, collapse and sensitivity speak of the same
+prompt; `elicit` is how `evaluate` asks. A chat model is asked in its template and answers freely. A base model continues
+text: it gets worked examples of the same task (few-shot), then the question, then the answer line begun, so that the next
+token is the first of the answer itself. A model whose card lists the task was trained on the bare prompt, and gets that
+(zero-shot).
+
+The examples are the task's own questions with other sequences, drawn by fixed seeds, and never the one that is asked; a
+mitigation rewrites them too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast, get_args
 
 from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, unknown_name
 from ostools.models import Prompt, encode
 from ostools.models.chat import LOW, ON
-from ostools.models.tokens import offsets
+from ostools.models.tokenizer_calls import token_ids
+from ostools.models.tokens import offsets, tokenizer_of
 from ostools.tasks import Task
-from ostools.tasks.questions import question
+from ostools.tasks.questions import Question, question
 
 Span = tuple[int, int]
 
 THINKING_MARK = "<think>"
 """With this at its end a template has begun the model's thoughts."""
+Elicitation = Literal["chat", "few-shot", "zero-shot"]
+CHAT, FEW_SHOT, ZERO_SHOT = ELICITATIONS = get_args(Elicitation)
+EXAMPLES = 3
+"""Worked examples in a few-shot prompt."""
+_LENGTHS = (5, 3, 7, 4, 6, 8, 2, 9, 1, 10, 11, 12)  # items of an example, in the order in which they are tried
+_SEED = 1_000_003  # of the first example; whoever asks with seeds from 0 on does not meet it
+_NUMBERS = ("1", "2")
+_PLACE = "\ue000"
 
 
 @dataclass(frozen=True)
@@ -30,7 +48,7 @@ class TaskPrompt:
 
     `text`: what a user would type. `prompt`: its tokens, chat template included where `chat`. `pieces`: the items with what was
     inserted between them. `key`: the right answer; `line`: the right final line. `rewritten`: whether a mitigation changed the
-    text. `prefill`: the words of the answer line with which a few-shot prompt ends (`elicitation`); None where the
+    text. `prefill`: the words of the answer line with which a few-shot prompt ends (`elicit`); None where the
     model writes the whole line.
     """
 
@@ -59,7 +77,6 @@ class TaskPrompt:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of the prompt."""
         return len(self.prompt.ids)
 
 
@@ -82,26 +99,13 @@ def render_prompt(
 
     Raises `InputError` for a length that the task cannot have, inserted text that the tokenizer joins with an item into one
     token (it would not separate them), a right answer that is not one line (a line end inserted into what is to be copied: no
-    final line could be it), a `chat` that is none of these, and a prompt over the context; `MitigationError` where the key
-    would change.
+    final line could be it), and a prompt over the context; `MitigationError` where the key would change.
     """
-    if chat is not None and not isinstance(chat, bool):
-        raise InputError(f"chat: expected True, False or None, found {chat!r}")
     task_question = question(task, length, seed=seed, mitigation=mitigation)
     in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
     prompt = encode(model, task_question.text, chat=in_chat, system=system, thinking=thinking)
-    task_prompt = TaskPrompt(
-        task,
-        length,
-        seed,
-        task_question.text,
-        prompt,
-        task_question.pieces,
-        task_question.key,
-        task_question.line,
-        task_question.rewritten,
-        in_chat,
-    )
+    shared = {name: getattr(task_question, name) for name in ("text", "pieces", "key", "line", "rewritten")}
+    task_prompt = TaskPrompt(task, length, seed, prompt=prompt, chat=in_chat, **shared)
     items = task.items(length, seed)
     if task_question.pieces != items:
         _require_separate(model, task_prompt, items)
@@ -119,20 +123,12 @@ def carrier_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> tupl
     if not carrier_items:
         raise InputError(
             f"{task_prompt.task.name} at length {task_prompt.length}, seed {task_prompt.seed}: no item carries the answer "
-            f"{task_prompt.key!r}; choose "
-            "another length or seed"
+            f"{task_prompt.key!r}; choose another length or seed"
         )
-    spans = [
-        span
-        for copy in _copies(task_prompt)
-        for item, span in _pieces(task_prompt, items, copy)
-        if item in carrier_items
-    ]
-    return tuple(
-        position
-        for position, (start, end) in enumerate(offsets(model, task_prompt.prompt))
-        if any(start < high and end > low for low, high in spans)
-    )
+    pieces = (piece for copy in _copies(task_prompt) for piece in _pieces(task_prompt, items, copy))
+    spans = [span for item, span in pieces if item in carrier_items]
+    places = enumerate(offsets(model, task_prompt.prompt))
+    return tuple(place for place, (start, end) in places if any(start < high and end > low for low, high in spans))
 
 
 def item_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> list[int | None]:
@@ -145,9 +141,9 @@ def item_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> list[in
     try:
         copies, places = _copies(task_prompt), offsets(model, task_prompt.prompt)
     except InputError:
-        return [None] * len(task_prompt.prompt.ids)
+        copies, places = [], []
     if len(copies) != 1:
-        return [None] * len(task_prompt.prompt.ids)
+        return [None] * task_prompt.tokens
     owner: dict[int, int] = {}
     for item, (low, high) in _pieces(task_prompt, items, copies[0]):
         if item is not None:
@@ -161,14 +157,10 @@ def _copies(task_prompt: TaskPrompt) -> list[int]:
     before, sequence, after = task_prompt.task.parts(task_prompt.pieces)
     # A chat template may strip a message's ends; the words next to the sequence stay.
     anchored = before.lstrip() + sequence + (after[:8].rstrip() if after.strip() else "")
-    # A system prompt may say the same.
-    starts, at = (
-        [],
-        prompt_text.find(anchored, 0 if task_prompt.prompt.chat is None else task_prompt.prompt.chat.message[0]),
-    )
-    while at >= 0:
-        starts.append(at + len(before.lstrip()))
-        at = prompt_text.find(anchored, at + len(anchored))
+    chat = task_prompt.prompt.chat
+    begin = 0 if chat is None else chat.message[0]  # a system prompt may say the same
+    matches = re.finditer(re.escape(anchored), prompt_text[begin:])
+    starts = [begin + match.start() + len(before.lstrip()) for match in matches]
     if not starts:
         raise InputError(
             f"{task_prompt.task.name}: expected the task's sequence in the prompt as the task writes it, found it rewritten; "
@@ -202,3 +194,105 @@ def _require_separate(model: TransformerBridge, task_prompt: TaskPrompt, items: 
                 f"{task_prompt.task.name}: expected inserted text in tokens of its own, found {token!r}, which this "
                 "tokenizer makes of an item and of inserted text together: use another separator"
             )
+
+
+def elicitation_for(
+    form: Task, tokenizer: Any, trained: Mapping[str, int] | None, elicitation: str | None, chat: bool | None
+) -> Elicitation:
+    """Elicitation of a task: as `elicitation` or `chat` say, else by the kind of model.
+
+    By the kind: chat where the tokenizer has a template; zero-shot where the model's card lists the task among those of its
+    training (`trained`), or the prompt asks for reasoning, which a begun answer line would cut off; else few-shot.
+
+    Raises `InputError` for an unknown name, one that contradicts `chat`, and few-shot for a prompt that asks for reasoning.
+    """
+    if elicitation is None:
+        if chat is not None:
+            return CHAT if chat else ZERO_SHOT
+        if getattr(tokenizer, "chat_template", None):
+            return CHAT
+        return ZERO_SHOT if form.reasons or form.trained_as in (trained or {}) else FEW_SHOT
+    if elicitation not in ELICITATIONS:
+        raise unknown_name("elicitation", elicitation, ELICITATIONS)
+    if chat is not None and chat is not (elicitation == CHAT):
+        raise InputError(f"chat: expected nothing beside elicitation={elicitation!r}, found {chat}: leave chat out")
+    if elicitation == FEW_SHOT and form.reasons:
+        raise InputError(
+            f"elicitation: {form.name} asks for reasoning, and a few-shot prompt begins the answer line: expected chat or "
+            "zero-shot, or the task with mode=none"
+        )
+    return cast(Elicitation, elicitation)
+
+
+def elicit(
+    model: TransformerBridge,
+    form: Task,
+    length: int,
+    elicitation: Elicitation,
+    *,
+    seed: int = 0,
+    mitigation: Mitigation | None = None,
+    system: str | None = None,
+    thinking: bool = False,
+) -> TaskPrompt:
+    """The task's question at `length` items as `render_prompt` gives it, in a few-shot prompt where that is asked for.
+
+    `TaskPrompt.prefill` is then the answer line as far as the prompt has begun it. Raises `InputError` as `render_prompt`
+    does, and for a task that has no examples beside the question.
+    """
+    chat = elicitation == CHAT
+    task_prompt = render_prompt(
+        model, form, length, seed=seed, mitigation=mitigation, chat=chat, system=system, thinking=thinking
+    )
+    if elicitation != FEW_SHOT:
+        return task_prompt
+    task_question = question(form, length, seed=seed, mitigation=mitigation)
+    before, prefill = few_shot_text(task_question, mitigation)
+    # A blank before the answer belongs to the prompt where it is a token of its own: the next one is then the answer's first.
+    answer_prefix = prefill if _own_token(tokenizer_of(model), before + prefill) else prefill.rstrip(" ")
+    try:
+        prompt = encode(model, before + answer_prefix)
+    except InputError as error:
+        raise InputError(f"few-shot: {error}; or ask without worked examples, with elicitation='zero-shot'") from None
+    return replace(task_prompt, prompt=prompt, prefill=answer_prefix)
+
+
+def few_shot_text(task_question: Question, mitigation: Mitigation | None) -> tuple[str, str]:
+    """The worked examples and the question; and the answer line up to the answer."""
+    form = task_question.task
+    worked = [f"{example.text}{form.lead}{example.line}\n\n" for example in worked_examples(task_question, mitigation)]
+    return "".join(worked) + task_question.text + form.lead, form.answer_line(_PLACE).partition(_PLACE)[0]
+
+
+def worked_examples(task_question: Question, mitigation: Mitigation | None) -> list[Question]:
+    """`EXAMPLES` questions of the task with other sequences than the asked one, each under the mitigation.
+
+    They are the same for every question, but for one that would be the asked one: the next takes its place. Raises `InputError`
+    for a task that cannot be asked at so many of the short lengths.
+    """
+    form = task_question.task.example_task
+    used_items = {task_question.task.items(task_question.length, task_question.seed)}
+    examples: list[Question] = []
+    for rank, length in enumerate(_LENGTHS):
+        seed = _SEED + rank if form.random else 0
+        try:
+            items = form.items(length, seed)
+            example = question(form, length, seed=seed, mitigation=mitigation)
+        except InputError:  # a length that the task cannot have
+            continue
+        if items not in used_items:
+            used_items.add(items)
+            examples.append(example)
+        if len(examples) == EXAMPLES:
+            return examples
+    raise InputError(
+        f"{form.name}: expected {EXAMPLES} short questions as examples of a few-shot prompt, found {len(examples)}: ask with "
+        "elicitation='zero-shot'"
+    )
+
+
+def _own_token(tokenizer: Any, text: str) -> bool:
+    """Whether the blank at the text's end stays a token of its own before an answer."""
+
+    alone, *answered = (token_ids(tokenizer, text + answer, add_special_tokens=False) for answer in ("", *_NUMBERS))
+    return text.endswith(" ") and all(ids[: len(alone)] == alone for ids in answered)

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from mitigations import Mitigation, insert, optional, rewrite
+from mitigations import Mitigation, optional
 from ostools import tasks
 from ostools.ground.memory import available_memory
-from ostools.measure.elicitation import CHAT, FEW_SHOT, Elicitation, elicitation_for, few_shot_text
 from ostools.measure.passes.batches import LongestPrompt
+from ostools.measure.task_prompt import CHAT, FEW_SHOT, Elicitation, elicitation_for, few_shot_text
 from ostools.models.describe import read_trained_lengths
 from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.offload import DISK, SHARE
@@ -40,11 +40,9 @@ _DTYPE_BYTES = {"F8_E4M3": 1, "F32": 4, "F64": 8}
 
 @dataclass(frozen=True)
 class Forecast:
-    """Bytes, forecast and not measured. `memory`: at the peak, the libraries and the model among them
-    (on a GPU those of the GPU, and of the model alone); `work`: of them what the measurement takes
-    beside the loaded model; `libraries`: what a process holds before it.
-
-    A cell that nothing is known of has no `work`, and of `memory` what any cell takes."""
+    """Bytes, forecast and not measured. `memory`: at the peak, the libraries and the model among them (on a GPU those of
+    the GPU, and of the model alone); `work`: of them what the measurement takes beside the loaded model, None where nothing
+    is known of it; `libraries`: what a process holds before it."""
 
     memory: int
     work: int | None = None
@@ -58,12 +56,10 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Unloaded:
-    """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"), whole or by a device map: its shape, and
-    its tokens of prompts. `limit`: bytes that the work may take beside it, where the work can be fitted to that. `chat`: how
-    texts are put to it, as `models.encode` takes it. A directory with a configuration and a tokenizer, and without weights, is
-    enough: its parameters are then counted from its shape.
-
-    Raises `InputError` as loading would."""
+    """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"), whole or by a device map. `limit`:
+    bytes that the work may take beside it, where the work can be fitted to that. `chat`: how texts are put to it, as
+    `models.encode` takes it. A directory with a configuration and a tokenizer, and without weights, is enough: its
+    parameters are then counted from its shape. Raises `InputError` as loading would."""
 
     source: Source
     dtype: torch.dtype
@@ -90,29 +86,50 @@ class Unloaded:
         task: Task | CollapseTask | str,
         lengths: Iterable[int],
         *,
+        seed: int = 0,
         mitigation: Mitigation | str | None = None,
-        **options: Any,
+        pairs: bool = False,
+        elicitation: Elicitation | None = None,
+        chat: bool | None = None,
+        system: str | None = None,
+        thinking: bool = False,
     ) -> LongestPrompt:
-        """The longest prompt of a task; options as of `longest_prompt`."""
+        """The longest prompt of a task; `pairs`: they are compared, in no chat; `elicitation`: as `evaluate` asks them,
+        None: alone, in a chat where there is a template."""
         form = tasks.task(task) if isinstance(task, str) else task
-        return longest_prompt(form, self.source.directory, max(lengths), mitigation=optional(mitigation), **options)
+        length, mitigation_object = max(lengths), optional(mitigation)
+        if not isinstance(form, Task):
+            pair_list = form.pairs(_Encoder(_tokenizer(self.source.directory)), [length], seed)
+            return LongestPrompt(max(len(pair.extended) for pair in pair_list))
+        tokenizer = required(_tokenizer(self.source.directory))
+        if elicitation is not None:
+            chat = elicitation == CHAT
+        chat = bool(tokenizer.chat_template) and not pairs if chat is None else chat
+        require_chat(chat, system, thinking)
+        task_question = question(form, length, seed=seed, mitigation=mitigation_object)
+        text, line = task_question.text, task_question.line
+        if elicitation == FEW_SHOT:
+            text = "".join(few_shot_text(task_question, mitigation_object))
+        token_count = count_tokens(tokenizer, text, chat=chat, system=system, thinking=thinking)
+        return LongestPrompt(token_count, count_tokens(tokenizer, line) if line.strip() else 0)
 
     def elicitation(self, task: Task | str, elicitation: str | None = None, chat: bool | None = None) -> Elicitation:
-        """How `evaluate` would ask it that task."""
-        form = tasks.task(task)
-        return source_elicitation(form, self.source, elicitation, chat)
+        trained = read_trained_lengths(self.source.directory)
+        return elicitation_for(
+            tasks.task(task), required(_tokenizer(self.source.directory)), trained, elicitation, chat
+        )
 
     @property
-    def _weights(self) -> _Weights:
+    def _weights(self) -> tuple[int, int]:
+        """How many numbers the weights are, and the bytes of the largest tensor of a checkpoint."""
         if not has_weights(self.source.directory):
-            return _Weights(self.shape.parameters, 0)
+            return self.shape.parameters, 0
         return _weights(_stamp(self.source.directory))
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the loaded weights: none of those on disk, of `auto` what has room."""
-        weights = self._weights
-        all_bytes = weights.numbers * self.dtype.itemsize
+        all_bytes = self._weights[0] * self.dtype.itemsize
         if self.device_map is None:
             return all_bytes
         free = available_memory(torch.device(self.kind))
@@ -120,7 +137,6 @@ class Unloaded:
 
     @property
     def copy_bytes(self) -> int:
-        """Bytes of an untrained model beside the model."""
         return self.shape.element * self.shape.parameters
 
     def forecast(self, work: int) -> Forecast:
@@ -128,55 +144,8 @@ class Unloaded:
         on_cpu = self.kind == "cpu"
         libraries = LIBRARIES if on_cpu else 0
         # A weight is read through a mapping of the file, whose pages count as the process's own until they are dropped.
-        largest = self._weights.largest if self.device_map is None and on_cpu else 0
+        largest = self._weights[1] if self.device_map is None and on_cpu else 0
         return Forecast(libraries + self.held_bytes + max(largest, work), work, libraries)
-
-
-def longest_prompt(
-    form: Task | CollapseTask,
-    directory: Path,
-    length: int,
-    *,
-    seed: int = 0,
-    mitigation: Mitigation | None = None,
-    pairs: bool = False,
-    elicitation: Elicitation | None = None,
-    chat: bool | None = None,
-    system: str | None = None,
-    thinking: bool = False,
-) -> LongestPrompt:
-    """Of a task at `length` items, by the tokenizer in `directory`; `pairs`: they are compared, in no chat; `elicitation`: as
-    `evaluate` asks them, None: alone, in a chat where there is a template."""
-    if not isinstance(form, Task):
-        encoder = _Encoder(_tokenizer(directory))
-        return LongestPrompt(max(len(pair.extended) for pair in form.pairs(encoder, [length], seed)))
-    if elicitation is not None:
-        chat = elicitation == CHAT
-    tokenizer = required(_tokenizer(directory))
-    chat = bool(tokenizer.chat_template) and not pairs if chat is None else chat
-    require_chat(chat, system, thinking)
-    text = (
-        _few_shot(form, mitigation, length, seed) if elicitation == FEW_SHOT else _text(form, mitigation, length, seed)
-    )
-    line = form.answer_line(form.answer(length, seed))
-    token_count = count_tokens(tokenizer, text, chat=chat, system=system, thinking=thinking)
-    return LongestPrompt(token_count, count_tokens(tokenizer, line) if line.strip() else 0)
-
-
-def source_elicitation(form: Task, source: Source, elicitation: str | None, chat: bool | None) -> Elicitation:
-    trained = read_trained_lengths(source.directory)
-    return elicitation_for(form, required(_tokenizer(source.directory)), trained, elicitation, chat)
-
-
-def _text(form: Task, mitigation: Mitigation | None, length: int, seed: int) -> str:
-    items = form.items(length, seed)
-    before, sequence, after = form.parts(items if mitigation is None else insert(mitigation, items, form.key))
-    text = before + sequence + after
-    return text if mitigation is None else rewrite(mitigation, text)
-
-
-def _few_shot(form: Task, mitigation: Mitigation | None, length: int, seed: int) -> str:
-    return "".join(few_shot_text(question(form, length, seed=seed, mitigation=mitigation), mitigation))
 
 
 @lru_cache(maxsize=4)
@@ -186,8 +155,6 @@ def _tokenizer(directory: Path) -> Any:
 
 
 class _Encoder:
-    """A bare tokenizer as `tasks.Encoder`."""
-
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
 
@@ -216,20 +183,12 @@ def _shape(stamp: tuple[Path, int, int], source: Source, dtype: torch.dtype, kin
     return Shape.of_config(config, dtype, kind)
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """Of a checkpoint: how many numbers its tensors hold, and the bytes of the largest tensor."""
-
-    numbers: int
-    largest: int
-
-
 @lru_cache(maxsize=64)
-def _weights(stamp: tuple[Path, int, int]) -> _Weights:
+def _weights(stamp: tuple[Path, int, int]) -> tuple[int, int]:
     """Reads headers."""
     numbers = largest = 0
     for shard in read_shards(stamp[0]):
         for tensor in shard.tensors.values():
             numbers += tensor.count
             largest = max(largest, tensor.count * _DTYPE_BYTES.get(tensor.dtype, 2))
-    return _Weights(numbers, largest)
+    return numbers, largest

@@ -82,7 +82,7 @@ BY_THE_MODEL = [
     ("collapse --lengths 1:400 --out x.png", ["256 tokens"]),
     ("ablate --lengths 2 --what edges --target 0.0:900:1", ["found the query 900"]),
     ("attention difference --prompt 123 --against-prompt 12 --out x.png", ["none known to be the same"]),
-    ("evaluate --lengths 2 --samples 3", ["at temperature 0 all 3 would be the same"]),
+    ("evaluate --lengths 2 --samples 3", ["at temperature 0 all 3 samples would be the same"]),
     ("evaluate counting --lengths 46 --out x.csv", ["47 items take", "holds 256"]),
 ]
 

@@ -115,7 +115,7 @@ def test_the_answer_has_the_probability_that_evaluation_reports() -> None:
     (found,) = judged.values(model).values()
     assert found == pytest.approx(answer_log_probability(model, [posed.prompt], [answer_text(posed)])[0], rel=1e-5)
     begun = of_task(model, posed.task, 5, 0, prefilled=True, chat=False, measures=["answers", "collapse"])
-    line = line_ids(model, posed.prompt, answer_text(posed)).ids
+    line = line_ids(model, posed.prompt, answer_text(posed))
     assert begun.answer is not None
     assert begun.extended is not None
     whole = [*posed.prompt.ids.tolist(), *line]

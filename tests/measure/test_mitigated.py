@@ -150,14 +150,11 @@ class Same(Mitigation):
 
 
 @pytest.mark.parametrize("name", ["sensitivity", "bounds", "head_scores"])
-@pytest.mark.parametrize(
-    "given",
-    [SlidingWindow(200), Upcast(), Same(), Mitigation(), compose(Hint(" a"), SlidingWindow(200))],
-    ids=["wide window", "upcast in float32", "the same text", "nothing at all", "one of two"],
-)
-def test_one_that_does_not_act_is_refused(name: str, given: Mitigation) -> None:
-    with pytest.raises(ost.InputError, match="expected a mitigation that changes this prompt, found that"):
-        MEASUREMENTS[name](model_of(), TEXT, mitigation=given)
+def test_one_that_does_not_act_is_refused(name: str) -> None:
+    model = model_of()
+    for given in (SlidingWindow(200), Upcast(), Same(), Mitigation(), compose(Hint(" a"), SlidingWindow(200))):
+        with pytest.raises(ost.InputError, match="expected a mitigation that changes this prompt, found that"):
+            MEASUREMENTS[name](model, TEXT, mitigation=given)
 
 
 @pytest.mark.slow

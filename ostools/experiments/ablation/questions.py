@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.experiments.ablation.effects import Ids, JacobianNorm, LogProbability, Measure, PairDistance
 from ostools.ground.errors import InputError
 from ostools.measure.answers.probability import answer_text, line_ends, line_ids
+from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.models import Prompt
 from ostools.models.tokens import fitted
@@ -108,7 +108,7 @@ def of_prompt(model: TransformerBridge, known: AnsweredPrompt, *, paired: bool) 
     ids = prompt.ids.tolist()
     answer_ids = None
     if answer is not None:
-        suffix = line_ids(model, prompt, answer).ids if isinstance(answer, str) else fitted(model, answer).ids.tolist()
+        suffix = line_ids(model, prompt, answer) if isinstance(answer, str) else fitted(model, answer).ids.tolist()
         answer_ids = _fitting_answer(model, ids, suffix)
     extended = Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist() if paired else None
     return Question(
@@ -125,7 +125,7 @@ def of_prompt(model: TransformerBridge, known: AnsweredPrompt, *, paired: bool) 
 
 def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -> tuple[Ids, Ids]:
     """The tokens that are read, and those of the right answer after them."""
-    ids, answer = task_prompt.prompt.ids.tolist(), line_ids(model, task_prompt.prompt, answer_text(task_prompt)).ids
+    ids, answer = task_prompt.prompt.ids.tolist(), line_ids(model, task_prompt.prompt, answer_text(task_prompt))
     if prefilled:
         start = _prefill_length(model, task_prompt, answer)
         ids, answer = [*ids, *answer[:start]], answer[start:]
@@ -135,14 +135,11 @@ def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -
 def _prefill_length(model: TransformerBridge, task_prompt: TaskPrompt, answer: Sequence[int]) -> int:
     """Number of tokens of the right line before the first that depends on the answer."""
     first_line, second_line = (
-        line_ids(
-            model, task_prompt.prompt, answer_text(replace(task_prompt, line=task_prompt.task.answer_line(digit)))
-        ).ids
+        line_ids(model, task_prompt.prompt, answer_text(replace(task_prompt, line=task_prompt.task.answer_line(digit))))
         for digit in "12"
     )
-    shared = takewhile(lambda pair: pair[0] == pair[1], zip(first_line, second_line, strict=False))
-    common = [token for token, _ in shared]
-    if list(answer[: len(common)]) != common or len(answer) == len(common):
+    common = first_line[: agreeing(first_line, second_line)]
+    if tuple(answer[: len(common)]) != common or len(answer) == len(common):
         raise InputError(
             f"{task_prompt.task.name}: expected the answer {task_prompt.key!r} to begin with a token of its own, found that "
             "this tokenizer cuts the line before it otherwise than before other answers; leave prefilled (--prefilled) out"

@@ -14,7 +14,7 @@ from ostools.ground.progress import Progress, part_of
 from ostools.ground.words import short_name
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
-from ostools.measure.answers.probability import answer_room, right_lines
+from ostools.measure.answers.probability import answer_room
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, STOP
 from ostools.measure.hosted.answer_file import Hosted, asked_elsewhere, unanswered
 from ostools.measure.hosted.evaluate import hosted_rows
@@ -59,7 +59,7 @@ def greedy_answers(
             continue
         batch = [task_prompts[index] for index in indices]
         thinks = any(task_prompt.thinks for task_prompt in batch)
-        limit = max_new_tokens if reasons else answer_room(right_lines(model, batch), thinks)
+        limit = max_new_tokens if reasons else answer_room(model, batch, thinks)
         limits |= dict.fromkeys((task.mode for task in seeds_by_task if task.reasons is reasons), limit)
         batch_answers = answers(
             model,

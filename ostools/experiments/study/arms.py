@@ -17,17 +17,16 @@ from mitigations import Mitigation, changes_pass, label, running
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.answers.evaluate import evaluate
-from ostools.measure.answers.probability import answer_room, right_lines
+from ostools.measure.answers.probability import answer_room
 from ostools.measure.bounds.bounds import bounds
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse, reference_at_y
-from ostools.measure.elicitation import Elicitation, elicit
 from ostools.measure.jacobian.norms import choose_method
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus, of_pair
 from ostools.measure.passes.precisions import Precision
-from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
+from ostools.measure.task_prompt import Elicitation, TaskPrompt, carrier_positions, elicit, render_prompt
 from ostools.models.tokens import context_length
 from ostools.tasks import Task
 
@@ -111,7 +110,7 @@ class Arm:
             for n, seed in self.questions
         ]
         prefilled = task_prompts[0].prefill is not None
-        room = answer_room(right_lines(self.model, task_prompts), form.reasons, prefilled)
+        room = answer_room(self.model, task_prompts, form.reasons, prefilled)
         longest = max(len(task_prompt.prompt.ids) for task_prompt in task_prompts)
         context = context_length(self.model)
         if longest + room > context:

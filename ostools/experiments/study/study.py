@@ -27,11 +27,11 @@ from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.collapse.distances import collapse_bytes
-from ostools.measure.elicitation import elicitation_for
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import full_precision
 from ostools.measure.passes.precisions import checked_precisions
+from ostools.measure.task_prompt import elicitation_for
 from ostools.measure.unloaded import Unloaded
 from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result

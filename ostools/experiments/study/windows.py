@@ -27,10 +27,9 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.prompt_sets import ModelEncoder, RenderedPairs, as_pairs
 from ostools.measure.collapse.result import reference_at_y
-from ostools.measure.elicitation import CHAT, ZERO_SHOT
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import PRECISIONS
-from ostools.measure.task_prompt import render_prompt
+from ostools.measure.task_prompt import CHAT, ZERO_SHOT, render_prompt
 from ostools.measure.unloaded import Unloaded
 from ostools.results import Frame, Provenance, Result
 from ostools.tasks import CollapseTask, Task, TaskPairs

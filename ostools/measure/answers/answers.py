@@ -8,6 +8,7 @@ edit that nobody knows), every step reads the whole text again: max_new_tokens t
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
@@ -26,7 +29,6 @@ from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.passes.batches import TOKENS, LongestPrompt, Rows, batch_bytes, batches, padding, shared_prefix
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.measure.passes.last_tokens import batching_of
-from ostools.measure.passes.sampling import Chooser, Seed, chooser
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.models.files.tokenizer import ids_of_setting
@@ -45,8 +47,7 @@ _ANCHOR = 8  # of a prompt's last tokens, after which an answer is decoded
 
 Stop: TypeAlias = Callable[[str], bool]
 """Whether an answer is at its end with this text; what it says of a text it says of every longer one."""
-
-
+Seed: TypeAlias = int | str
 Ended: TypeAlias = Literal["eos", "stop", "length", "limit", "repeats"]
 
 
@@ -55,11 +56,9 @@ class Answer:
     """Answer generated after one prompt.
 
     `ids`: every token generated, the end of text included. `text`: what they say after the prompt, all of it but the end of
-    text. `ended`: by the model's own end of text ("eos"), by a stop ("stop"), or cut at max_new_tokens ("length");
-    "limit": by max_new_tokens, where the vocabulary has neither an end of text nor a line's end, so that nothing else could be
-    the answer's end; "repeats": stopped in an exact cycle of tokens, which proves nothing of what the model would have written
-    later.
-    `seconds`: its share of the time that its batch took.
+    text. `ended`: by the model's own end of text ("eos"), by a stop ("stop"), or cut at max_new_tokens ("length"; "limit" where
+    the vocabulary has neither an end of text nor a line's end); "repeats": stopped in an exact cycle of tokens, which proves
+    nothing of what the model would have written later. `seconds`: its share of the time that its batch took.
     """
 
     ids: tuple[int, ...]
@@ -93,15 +92,12 @@ def answers(
         progress: called as progress(done, total) with the number of prompts answered.
 
     Raises `InputError` for no prompts, for a prompt that leaves no room for max_new_tokens in the context, for a temperature
-    without seeds, and for logits that are not finite. Of tokens that are exactly equally likely (common in 16 bits)
-    `torch.argmax` chooses. A batch of another size may round the last digit of a logit otherwise: in 16 bits, where a step
-    is large, two tokens closer than that can change places.
+    without seeds, and for logits that are not finite. A batch of another size may round the last digit of a logit otherwise: in
+    16 bits, where a step is large, two tokens closer than that can change places.
     """
     encoded_prompts = [as_prompt(model, prompt) for prompt in prompts]
-    _check(model, encoded_prompts, max_new_tokens, stops)
-    if cycles is not None and len(cycles) != len(encoded_prompts):
-        raise InputError(f"answers: expected one cycle for each of {len(encoded_prompts)} prompts, found {len(cycles)}")
-    choose = chooser(temperature, seeds, len(encoded_prompts))
+    _check(model, encoded_prompts, max_new_tokens, stops, cycles)
+    choose = NextToken(temperature, seeds, len(encoded_prompts))
     reading = _AnswerTexts(model, stops, cycles)
     answer_by_index: dict[int, Answer] = {}
     lengths = [len(prompt.ids) for prompt in encoded_prompts]
@@ -123,15 +119,20 @@ def line_written(text: str) -> bool:
 
 
 def _check(
-    model: TransformerBridge, prompts: Sequence[Prompt], max_new_tokens: int, stops: Sequence[Stop] | None
+    model: TransformerBridge,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    stops: Sequence[Stop] | None,
+    cycles: Sequence[int] | None,
 ) -> None:
     if not prompts:
         raise InputError("answers: expected at least one prompt, found none")
+    require_limit(max_new_tokens)
+    for name, values in (("stop", stops), ("cycle", cycles)):
+        if values is not None and len(values) != len(prompts):
+            raise InputError(f"answers: expected one {name} for each of {len(prompts)} prompts, found {len(values)}")
     if stops is not None:
         tokenizer_of(model)
-    require_limit(max_new_tokens)
-    if stops is not None and len(stops) != len(prompts):
-        raise InputError(f"answers: expected one stop for each of {len(prompts)} prompts, found {len(stops)}")
     context, longest = context_length(model), max(len(prompt.ids) for prompt in prompts)
     if longest + max_new_tokens > context:
         raise InputError(
@@ -140,8 +141,46 @@ def _check(
         )
 
 
+class NextToken:
+    """Next token of each row of logits: at temperature 0 the most likely one, of several that are exactly as likely that of
+    `torch.argmax`; else one drawn with probability softmax(logits / temperature), by the inverse of their cumulative
+    distribution in float64.
+
+    Each prompt has a stream of random numbers of its own and takes one a token: what it draws depends neither on its neighbours
+    in a batch nor on how many there are.
+
+    Raises `InputError` for a temperature that is no finite number of at least 0, and where drawing has not one seed a prompt.
+    """
+
+    def __init__(self, temperature: float | int, seeds: Sequence[Seed] | None, prompts: int) -> None:
+        is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+        if not is_number or not 0 <= temperature < float("inf"):
+            raise InputError(f"answers: expected a temperature of 0 (greedy) or more, found {temperature!r}")
+        if temperature and (seeds is None or len(seeds) != prompts):
+            seed_count = "none" if seeds is None else str(len(seeds))
+            raise InputError(
+                f"answers: expected one seed for each of the {prompts} prompts at temperature {temperature}, found {seed_count}"
+            )
+        self.temperature = float(temperature)
+        # By the hash of a text: streams of neighbouring whole numbers are unrelated.
+        self.streams = [random.Random(f"answer {seed}") for seed in seeds or ()]
+
+    def __call__(self, logits: Float[Tensor, "batch d_vocab"], prompts: Sequence[int]) -> Int[Tensor, " batch"]:
+        """`prompts`: which prompts the rows belong to."""
+        if self.temperature == 0:
+            return logits.argmax(-1)
+        exact = logits.double()
+        # Below its maximum first: a small temperature would overflow.
+        weights = torch.softmax((exact - exact.amax(-1, keepdim=True)) / self.temperature, dim=-1)
+        cumulative = weights.cumsum(-1)
+        total = cumulative[:, -1:].contiguous()
+        thresholds = torch.tensor([[self.streams[prompt].random()] for prompt in prompts]).to(total) * total
+        # Never after the last token that has any probability, should the product round up to the total.
+        last = torch.searchsorted(cumulative, total)
+        return torch.minimum(torch.searchsorted(cumulative, thresholds, right=True), last)[:, 0]
+
+
 def require_limit(limit: object) -> None:
-    """Refuse, with `InputError`, what is no number of tokens."""
     whole_number("max_new_tokens", limit, 1)
 
 
@@ -150,10 +189,9 @@ def _generate(
     prompts: dict[int, list[int]],
     max_new_tokens: int,
     reading: _AnswerTexts,
-    choose: Chooser,
+    choose: NextToken,
     shared: int,
 ) -> dict[int, Answer]:
-    """Generate the answers of one batch of prompts, by their numbers, until the last of them has ended."""
     rows = Rows(model, list(prompts.values()), cache_is_exact(model), shared=shared)
     going, new_ids = list(prompts), {index: [] for index in prompts}
     finished: dict[int, Answer] = {}
@@ -178,7 +216,6 @@ def _generate(
 
 
 def cache_is_exact(model: TransformerBridge) -> bool:
-    """Whether a step through a key/value cache is what the whole text would give, under the edits that are active."""
     edits = {edit.kind for edit in hooks.active_edits(model)}
     return batching_of(model, ()).name != "loop" and edits <= _STEPWISE_EDITS
 
@@ -195,11 +232,7 @@ def how_read(model: TransformerBridge) -> dict[str, Any]:
 
 
 class _AnswerTexts:
-    """Generated tokens as an answer: their text after the prompt, and how it ended."""
-
-    def __init__(
-        self, model: TransformerBridge, stops: Sequence[Stop] | None, cycles: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, model: TransformerBridge, stops: Sequence[Stop] | None, cycles: Sequence[int] | None) -> None:
         self.tokenizer: Any = model.tokenizer
         self.stops, self.cycles = stops, cycles
         self._runs: dict[int, list[int]] = {}
@@ -207,7 +240,6 @@ class _AnswerTexts:
         self.cut: Literal["length", "limit"] = "length" if self.tokenizer is None or can_end(model) else "limit"
 
     def of(self, index: int, prompt: list[int], new_ids: list[int]) -> Answer:
-        """Answer made of the tokens generated after the prompt with that number."""
         if new_ids[-1] in self.ends:
             return Answer(tuple(new_ids), text_behind(self.tokenizer, prompt, new_ids[:-1]), "eos")
         text = text_behind(self.tokenizer, prompt, new_ids)
@@ -236,12 +268,10 @@ def text_behind(tokenizer: Any, prompt: list[int], new_ids: list[int]) -> str:
 
 
 def can_end(model: TransformerBridge) -> bool:
-    """Whether the model can write the end of a text or of a line."""
     return any(index < int(model.W_E.shape[0]) for index in end_ids(model)) or writes_lines(model.tokenizer)
 
 
 def writes_lines(tokenizer: Any) -> bool:
-    """Whether the vocabulary has a line's end."""
     return "\n" in decoded(tokenizer, token_ids(tokenizer, "a\na", add_special_tokens=False))
 
 
@@ -256,10 +286,9 @@ def end_ids(model: TransformerBridge) -> frozenset[int]:
 def answers_bytes(
     shape: Shape, longest: LongestPrompt, max_new_tokens: int, *, lengths: int = 1, per_length: int = 1
 ) -> int:
-    """Bytes that a batch of prompts and answers holds: `lengths` lengths with `per_length` prompts each.
-
-    Prompts of different lengths share a batch in 32 bits alone (`padding`).
-    """
-    batch_prompts = per_length * lengths if shape.element >= 4 else per_length
+    """Bytes that a batch of prompts and answers holds: `lengths` lengths with `per_length` prompts each."""
+    batch_prompts = (
+        per_length * lengths if shape.element >= 4 else per_length
+    )  # 16 bits share no padded batch (`padding`)
     answer = max(max_new_tokens, longest.answer)
     return batch_bytes(shape, batch_prompts, longest.tokens, answer=answer, logits=longest.answer + 2)

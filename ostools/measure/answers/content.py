@@ -79,7 +79,6 @@ def asserted(task: Task, pieces: Sequence[str], reader: Reader, text: str, ended
 
 
 def _with_ends(line: str) -> list[str]:
-    """The sentences of a line, each with the blanks behind it."""
     ends = [0, *(match.end() for match in _SENTENCE_END.finditer(line)), len(line)]
     return [line[start:end] for start, end in pairwise(ends)]
 
@@ -102,8 +101,6 @@ def _tokens(sentence: str) -> list[str]:
 
 
 class _Assertions:
-    """The values that sentences assert, by how they say it."""
-
     def __init__(self, wording: Wording, alphabet: set[str], numeric: bool) -> None:
         self.wording, self.alphabet, self.numeric = wording, alphabet, numeric
         self.subjects = [tuple(phrase.split()) for phrase in wording.subjects]
@@ -181,7 +178,6 @@ class _Assertions:
 
 
 def _at_verbs(tokens: Sequence[str]) -> list[list[str]]:
-    """The tokens between verbs; two verbs next to each other count as one."""
     parts: list[list[str]] = [[]]
     for at, token in enumerate(tokens):
         if token not in _VERBS:
@@ -216,8 +212,9 @@ def _value(tokens: Sequence[str], at: int) -> tuple[str, int] | None:
     if value >= 20:
         end += tokens[end : end + 1] == ["-"]
         unit = _WORDS.get(tokens[end], 0) if end < len(tokens) else 0
-        return (str(value + unit), end + 1) if 0 < unit < 10 else (str(value), at + 1)
-    return str(value), end
+        if 0 < unit < 10:
+            return str(value + unit), end + 1
+    return str(value), at + 1
 
 
 def _ends_there(tokens: Sequence[str], end: int) -> bool:

@@ -31,13 +31,7 @@ from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.answers.judging import judge_prefilled
-from ostools.measure.answers.prefilled import (
-    PrefilledPairs,
-    PrefilledPrompt,
-    prefilled_answers,
-    require_room,
-    running,
-)
+from ostools.measure.answers.prefilled import PrefilledPairs, PrefilledPrompt, prefilled_answers, require_room, running
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_memory
@@ -60,6 +54,7 @@ COLUMNS = {
     **{"next_right": "boolean", "right_ones_differ": "boolean"},
     **{"distance": "float64", "pair_noise": "float64", "machine_line": "float64"},
 }
+_NO_VERDICT = "no verdict: float64 is the reference, whose own noise is not known"
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +100,7 @@ def counting(
     (6.2 / B.10).
 
     Args:
-        task: "sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5" or "count-word", or an `AppendixTask` with
-            options.
+        task: "sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5" or "count-word", or an `AppendixTask`.
         lengths: numbers of items. Each is compared with the next one. A prediction needs eight lengths in a row at which the
             pair is hidden (`Collapse.hidden_ranges`).
         dtypes: precisions to answer in, by name, as in `collapse`. Copies are cast; the model stays
@@ -136,8 +130,8 @@ def counting(
         with running(model, list(prompts.values()), precision, None) as prepared:
             longest = Prompt.from_ids(prepared, prompts[max(prompts)].ids)
             with MitigatedPrompts.of_rewritten("counting", longest, acting).acting(prepared):
-                found = prefilled_answers(prepared, list(prompts.values()), part_progress(done, done + 1))
-        rows = _rows(model, prompts, dict(zip(prompts, found, strict=True)), length_list)
+                answer_list = prefilled_answers(prepared, list(prompts.values()), part_progress(done, done + 1))
+        rows = _rows(model, prompts, dict(zip(prompts, answer_list, strict=True)), length_list)
         tables.append(rows.assign(dtype=precision.name))
     at_y = frame_of(curve).query("site == 'y' and per == 'vector' and norm == 'l2'")
     distances = at_y.rename(columns={"float64_distance": "distance"})
@@ -155,29 +149,22 @@ def _rows(
     answer_by_count: dict[int, Answer],
     lengths: Sequence[int],
 ) -> pd.DataFrame:
-    """Rows of the answers at every count, each beside the answer at the next count."""
     first_tokens = {n: answer.ids[0] for n, answer in answer_by_count.items()}
     right = {n: first_tokens[n] == prompt.token for n, prompt in prompts.items()}
     rows = []
     for n in lengths:
-        verdict = judge_prefilled(answer_by_count[n], prompts[n].task_prompt.key)
-        rows.append(
-            {
-                "length": n,
-                "tokens": len(prompts[n].ids),
-                "key": prompts[n].task_prompt.key,
-                "answer": verdict.line,
-                "kind": verdict.kind,
-                "number": verdict.number,
-                "absolute_error": verdict.absolute_error,
-                "correct": verdict.correct,
-                "first_token": token_text(model.tokenizer, first_tokens[n]),
-                "first_token_right": right[n],
-                "same_first_token": first_tokens[n] == first_tokens[n + 1],
-                "next_right": right[n + 1],
-                "right_ones_differ": prompts[n].token != prompts[n + 1].token,
-            }
-        )
+        key = prompts[n].task_prompt.key
+        verdict = judge_prefilled(answer_by_count[n], key)
+        judged = {name: getattr(verdict, name) for name in ("kind", "number", "absolute_error", "correct")}
+        first_token = {
+            "first_token": token_text(model.tokenizer, first_tokens[n]),
+            "first_token_right": right[n],
+            "same_first_token": first_tokens[n] == first_tokens[n + 1],
+            "next_right": right[n + 1],
+            "right_ones_differ": prompts[n].token != prompts[n + 1].token,
+        }
+        about = {"length": n, "tokens": len(prompts[n].ids), "key": key, "answer": verdict.line}
+        rows.append(about | judged | first_token)
     return pd.DataFrame(rows)
 
 
@@ -203,9 +190,7 @@ def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
         row = {
             "dtype": dtype,
             "impossible_from": ranges[0].first if ranges else None,
-            "impossible_status": verdict.words
-            if verdict is not None
-            else "no verdict: float64 is the reference, whose own noise is not known",
+            "impossible_status": _NO_VERDICT if verdict is None else verdict.words,
         }
         hidden = [any(span.first <= n <= span.last for span in ranges) for n in dtype_rows["length"]]
         rows.append(row | _errors(dtype_rows) | _together(dtype_rows[hidden]))
@@ -213,7 +198,6 @@ def summarise(frame: pd.DataFrame, curve: Collapse) -> pd.DataFrame:
 
 
 def _errors(rows: Frame) -> dict[str, Any]:
-    """Where the model errs."""
     wrong = rows.loc[rows["absolute_error"].gt(0).fillna(False), "length"]
     last_right = rows.loc[rows["correct"], "length"].max()  # NaN where none is right: no count compares as smaller
     return {
@@ -227,7 +211,6 @@ def _errors(rows: Frame) -> dict[str, Any]:
 
 
 def _together(hidden: Frame) -> dict[str, Any]:
-    """What was answered where the pair is hidden."""
     tested = hidden[hidden["right_ones_differ"]]
     differ = int((~hidden["same_first_token"]).sum())
     right_once = int((tested["first_token_right"] ^ tested["next_right"]).sum())

@@ -36,21 +36,11 @@ from ostools.measure.answers.answers import (
     writes_lines,
 )
 from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
-from ostools.measure.answers.probability import (
-    AnswerScore,
-    Line,
-    answer_room,
-    answer_scores,
-    answer_text,
-    right_lines,
-    spare,
-)
+from ostools.measure.answers.probability import AnswerScore, answer_room, answer_scores, answer_text, spare
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, STOP
-from ostools.measure.elicitation import EXAMPLES, FEW_SHOT, Elicitation, elicit, elicitation_for
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.sampling import require_temperature
 from ostools.measure.swept import Swept
-from ostools.measure.task_prompt import TaskPrompt
+from ostools.measure.task_prompt import EXAMPLES, FEW_SHOT, Elicitation, TaskPrompt, elicit, elicitation_for
 from ostools.measure.unloaded import Unloaded
 from ostools.models.describe import metadata_of
 from ostools.results import Frame, Provenance, Result
@@ -82,25 +72,22 @@ PROMPTS, SAMPLES, NOT_SAMPLED = "prompts", "samples of one prompt", "nothing was
 class Evaluation(
     Result,
     chart="answers:evaluation_chart",
-    findings=(
-        "findings.answers:evaluation_findings",
-        "findings.answers:unread_texts",
-    ),
+    findings=("findings.answers:evaluation_findings", "findings.answers:unread_texts"),
 ):
     """One row per prompt and sample.
 
-    Columns: task, mode (of reasoning), elicitation (chat, few-shot or zero-shot), mitigation, status ("none": no mitigation;
-    "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of what it does), length (items),
-    seed, sample, tokens (of the prompt); key (the right answer), answer (the answer line, as `reading` finds it; where there is
-    none the last line that was read), text (all it wrote), ended (by "eos", a "stop" after the answer, or cut: "length",
-    "limit" where nothing else could end it, see `ENDS`, "repeats" in an exact cycle of tokens), reasoning_tokens (thoughts
-    before the answer, their marks counted; NA of a hosted model); kind ("unanswered" where a hosted model gave none, and the
-    columns made of an answer are NA), correct, number, absolute_error, content and content_correct: see `AnswerVerdict`;
-    log_probability (natural, of the right line after the prompt, with its end, of a few-shot prompt of what is left of the
-    line; NaN where no end can be written, and where reasoning or thinking comes first), rank (of the right answer's first token
-    among all tokens, 1: the most likely; NA where the prompt has not begun the answer line), seconds (its share of its batch's
-    time), within_training (whether the model's card lists training of the task up to this length; NA: not known. That is of the
-    task's own text: what a mitigation makes of it may have been in no training at all).
+    Columns: task, mode (of reasoning), elicitation (chat, few-shot or zero-shot), mitigation, status ("none": no
+    mitigation; "active"; "inactive": it changed neither the text nor a logit, and its row is no evidence of what it does),
+    length (items), seed, sample, tokens (of the prompt); key (the right answer), answer (the answer line, as `reading`
+    finds it; where there is none the last line that was read), text (all it wrote), ended (as in `Answer`),
+    reasoning_tokens (thoughts before the answer, their marks counted; NA of a hosted model); kind ("unanswered" where a
+    hosted model gave none, and the columns made of an answer are NA), correct, number, absolute_error, content and
+    content_correct: see `AnswerVerdict`; log_probability (natural, of the right line after the prompt, with its end, of a
+    few-shot prompt of what is left of the line; NaN where no end can be written, and where reasoning or thinking comes
+    first), rank (of the right answer's first token among all tokens, 1: the most likely; NA where the prompt has not begun
+    the answer line), seconds (its share of its batch's time), within_training (whether the model's card lists training of
+    the task up to this length; NA: not known. That is of the task's own text: what a mitigation makes of it may have been
+    in no training at all).
 
     `summary`: one row a length, see `summarise`.
     """
@@ -114,7 +101,6 @@ class Evaluation(
 
     @property
     def read(self) -> int:
-        """Number of answers that were read: right or wrong."""
         return self.wrong + int(self.summary["right"].to_numpy(dtype=int).sum())
 
 
@@ -169,7 +155,8 @@ def evaluate(
     Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
     """
     form = tasks.task(task)
-    length_list, seed_list = checked_lengths(lengths), _checked(form, seeds, temperature, samples)
+    length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
+    _require_samples_that_differ(whole_number("samples", samples, 1), temperature)
     trained = metadata_of(model).trained_lengths or {}
     how_asked = elicitation_for(form, model.tokenizer, trained, elicitation, None)
     options: dict[str, Any] = {"mitigation": mitigations.optional(mitigation), "system": system, "thinking": thinking}
@@ -189,8 +176,6 @@ def evaluate(
 
 @dataclass(frozen=True)
 class _TaskAnswers:
-    """Answers to the prompts of one task, and their scores."""
-
     model: TransformerBridge
     task_prompts: Sequence[TaskPrompt]
     mitigation: Mitigation | None
@@ -198,10 +183,6 @@ class _TaskAnswers:
     samples: int
     max_new_tokens: int | None
     progress: Progress | None
-
-    @cached_property
-    def lines(self) -> list[Line]:
-        return right_lines(self.model, self.task_prompts)
 
     @property
     def reasons(self) -> bool:
@@ -212,51 +193,49 @@ class _TaskAnswers:
     def scored(self) -> bool:
         return not self.reasons and can_end(self.model)
 
-    @property
+    @cached_property
     def room(self) -> int:
-        """Number of tokens that an answer may have."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
-        return answer_room(self.lines, self.reasons, self.task_prompts[0].prefill is not None)
+        return answer_room(self.model, self.task_prompts, self.reasons, self.task_prompts[0].prefill is not None)
 
     def rows(self, trained: int | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """A row a prompt and sample, and the provenance entries. `trained`: the longest length of the model's training."""
+        order = [(prompt, sample) for prompt in range(len(self.task_prompts)) for sample in range(self.samples)]
         with mitigations.running(self.model, self.mitigation):
-            groups, scores, described = self._answer_groups(), self._scores(), self._described()
+            answer_list, scores, described = self._answers(order), self._scores(), self._described()
         acts_by_length: dict[int, bool] = {}
         rows = []
-        for task_prompt, group, score in zip(self.task_prompts, groups, scores, strict=True):
-            prompt_columns = {
+        for (prompt, sample), answer in zip(order, answer_list, strict=True):
+            task_prompt, score = self.task_prompts[prompt], scores[prompt]
+            reasoning = reasoning_tokens(self.model, task_prompt, answer)
+            columns = {
+                "sample": sample,
+                "status": self._status(task_prompt, answer, acts_by_length),
+                "seconds": answer.seconds,
                 "log_probability": math.nan if score is None else score.log_probability,
                 "rank": None if score is None or task_prompt.prefill is None else score.rank,
                 "within_training": None if trained is None else task_prompt.length <= trained,
             }
-            for sample, answer in enumerate(group):
-                reasoning = reasoning_tokens(self.model, task_prompt, answer)
-                own = {"sample": sample, "status": self._status(task_prompt, answer, acts_by_length)}
-                own |= {"seconds": answer.seconds} | prompt_columns
-                rows.append(answer_columns(task_prompt, answer, reasoning) | own)
+            rows.append(answer_columns(task_prompt, answer, reasoning) | columns)
         return rows, described
 
-    def _answer_groups(self) -> list[list[Answer]]:
-        """The samples after each prompt."""
+    def _answers(self, order: Sequence[tuple[int, int]]) -> list[Answer]:
         name = tasks.label(self.task_prompts[0].task)
-        samples = [(task_prompt, sample) for task_prompt in self.task_prompts for sample in range(self.samples)]
-        each = [task_prompt for task_prompt, _ in samples]
-        flat = answers(
+        task_prompts = [self.task_prompts[prompt] for prompt, _ in order]
+        samples = zip(task_prompts, (sample for _, sample in order), strict=True)
+        return answers(
             self.model,
-            [task_prompt.prompt for task_prompt in each],
+            [task_prompt.prompt for task_prompt in task_prompts],
             max_new_tokens=self.room,
-            stops=stops_of(each),
-            cycles=[CYCLE + CYCLE_AN_ITEM * task_prompt.length for task_prompt in each],
+            stops=stops_of(task_prompts),
+            cycles=[CYCLE + CYCLE_AN_ITEM * task_prompt.length for task_prompt in task_prompts],
             temperature=self.temperature,
             seeds=[f"{name} {prompt.length} {prompt.seed} {sample}" for prompt, sample in samples],
             progress=part_of(self.progress, 0, 1, 1 + self.scored, units=100),
         )
-        return [flat[start : start + self.samples] for start in range(0, len(flat), self.samples)]
 
     def _scores(self) -> Sequence[AnswerScore | None]:
-        """Score of each prompt's right line, once for all its samples."""
         if not self.scored:
             return [None] * len(self.task_prompts)
         prompts = [task_prompt.prompt for task_prompt in self.task_prompts]
@@ -289,7 +268,6 @@ class _TaskAnswers:
             "examples": EXAMPLES if first.prefill is not None else 0,
             "answers_end_at": ENDS[writes_lines(self.model.tokenizer), bool(end_ids(self.model))],
             "probability": self.scored,
-            "line_tokens": sorted({line.cut for line in self.lines}),
             "rewritten": any(task_prompt.rewritten for task_prompt in self.task_prompts),
             "chat": first.chat,
             **first.prompt.provenance,
@@ -298,37 +276,28 @@ class _TaskAnswers:
         }
 
 
-def _checked(form: Task, seeds: Iterable[int], temperature: float | int, samples: int) -> list[int]:
-    seed_list = seeds_of(form, seeds)
-    whole_number("samples", samples, 1)
-    require_temperature(temperature)
+def _require_samples_that_differ(samples: int, temperature: float | int) -> None:
     if samples > 1 and temperature == 0:
-        raise InputError(f"samples: at temperature 0 all {samples} would be the same; give a temperature, such as 1")
-    return seed_list
+        raise InputError(f"at temperature 0 all {samples} samples would be the same; give a temperature, such as 1")
 
 
 def summarise(frame: pd.DataFrame, random: bool, sampled: bool) -> pd.DataFrame:
     """One row a length: how many answers were right, with Wilson's interval, and how far and how likely.
 
-    Columns: length, prompts, asked (answers), right, wrong (answers that were read and are not right; what was cut off, and
-    something else, are neither), accuracy (right of asked), wilson_low and wilson_high (95%), trials and interval_of,
-    content_right and content_read (answers whose content is right, and that assert a value), something_else and cut_off
-    (answers of these kinds: neither right nor an error), unanswered (questions that a hosted model has no answer to; they are
-    in no other number but `prompts`), mean_absolute_error (of the answers with a number; NaN: none), log_probability and
-    probability (of the right line, mean over prompts), active (answers on which the mitigation acted), within_training.
+    Columns: length, prompts, asked (answers), right, wrong (answers that were read and are not right), accuracy (right of
+    asked), wilson_low and wilson_high (95%), trials and interval_of, content_right and content_read (answers whose content
+    is right, and that assert a value), something_else and cut_off (answers of these kinds: neither right nor an error),
+    unanswered (questions that a hosted model has no answer to; they are in no other number but `prompts`),
+    mean_absolute_error (of the answers with a number; NaN: none), log_probability and probability (of the right line, mean
+    over prompts), active (answers on which the mitigation acted), within_training.
 
-    random, sampled: whether the prompts were drawn, and whether the answers were, at a temperature.
-
-    An interval needs something that was drawn, and its trials have to be independent. `interval_of` "prompts": the prompts
-    were, and each is one trial, with the share of its samples that are right; samples after one prompt are not independent of
-    each other. "samples of one prompt": of the one prompt, which is all that there is. "nothing was drawn": the greedy answer
-    to the one prompt, which has no interval (NaN).
+    An interval needs something that was drawn, and its trials have to be independent. `interval_of` "prompts": the prompts were
+    (`random`), and each is one trial, with the share of its samples that are right. "samples of one prompt": the answers to one
+    prompt were, at a temperature (`sampled`). "nothing was drawn": the greedy answer to the one prompt, which has no interval.
     """
-    rows = [
-        _summary(int(cast(Any, length)), length_rows, random, sampled)
-        for length, length_rows in cast(Any, frame).groupby("length")
-    ]
-    return pd.DataFrame(rows).astype({"within_training": "boolean"})
+    by_length = cast(Any, frame).groupby("length")
+    summaries = [_summary(int(length), rows, random, sampled) for length, rows in by_length]
+    return pd.DataFrame(summaries).astype({"within_training": "boolean"})
 
 
 def _summary(length: int, rows: Any, random: bool, sampled: bool) -> dict[str, Any]:
@@ -340,7 +309,7 @@ def _summary(length: int, rows: Any, random: bool, sampled: bool) -> dict[str, A
     samples = len(rows) // max(len(shares), 1)
     of_prompts = random and (len(shares) > 1 or samples == 1)
     trials = len(shares) if of_prompts else samples if sampled else 0
-    accuracy = float(shares.mean())
+    accuracy, log_probability = float(shares.mean()), by_seed["log_probability"].first()
     low, high = wilson(accuracy * trials, trials, LEVEL) if trials else (math.nan, math.nan)
     errors = rows["absolute_error"].dropna().astype(float)
     return {
@@ -360,8 +329,8 @@ def _summary(length: int, rows: Any, random: bool, sampled: bool) -> dict[str, A
         "cut_off": int(rows["kind"].eq(CUT_OFF).sum()),
         "unanswered": unanswered,
         "mean_absolute_error": math.nan if errors.empty else float(errors.mean()),
-        "log_probability": float(by_seed["log_probability"].first().mean(skipna=False)),
-        "probability": float(by_seed["log_probability"].first().map(math.exp).mean(skipna=False)),
+        "log_probability": float(log_probability.mean(skipna=False)),
+        "probability": float(log_probability.map(math.exp).mean(skipna=False)),
         "active": int(rows["status"].eq("active").sum()),
         "within_training": within,
     }
@@ -383,20 +352,11 @@ def evaluate_memory(
 ) -> int:
     """Bytes of a batch of answers to a task, up to the limit of new tokens that the measurement has."""
     form = tasks.task(task)
-    way_of_asking = model.elicitation(form, elicitation, chat)
-    options: dict[str, Any] = {"elicitation": way_of_asking, "system": system, "thinking": thinking}
+    how_asked = model.elicitation(form, elicitation, chat)
+    options: dict[str, Any] = {"elicitation": how_asked, "system": system, "thinking": thinking}
     longest = model.longest(form, lengths, mitigation=mitigation, seed=next(iter(seeds)), **options)
-    reasons = thinking or str(getattr(form, "mode", "none")).startswith("cot")
-    new_tokens = max_new_tokens or longest.answer + spare(reasons, way_of_asking == FEW_SHOT)
-    per_length = len(seeds) * samples
-    return answers_bytes(model.shape, longest, new_tokens, lengths=len(lengths), per_length=per_length)
-
-
-def _require_samples_that_differ(options: Any) -> None:
-    if options.samples > 1 and options.temperature == 0:
-        raise InputError(
-            f"at temperature 0 all {options.samples} samples would be the same; give a temperature, such as 1"
-        )
+    new_tokens = max_new_tokens or longest.answer + spare(thinking or form.reasons, how_asked == FEW_SHOT)
+    return answers_bytes(model.shape, longest, new_tokens, lengths=len(lengths), per_length=len(seeds) * samples)
 
 
 def _from_rows(rows: Frame, provenance: Provenance) -> Evaluation:
@@ -418,6 +378,6 @@ SWEPT = Swept(
         # some 15 tokens, a preamble before it some 20 more. Reasoning needs more: ask for it.
         "max_new_tokens": (Annotated[int, Field(ge=1, le=1_000_000)], 64),
     },
-    check=_require_samples_that_differ,
+    check=lambda options: _require_samples_that_differ(options.samples, options.temperature),
     draws=lambda options: "by sample" if options.temperature > 0 else None,
 )

@@ -25,12 +25,10 @@ class AnswerVerdict:
     or "cut off". number: the one whole number in the answer. absolute_error: |number - right number|, of a task whose answer is
     a number.
 
-    correct: of a task whose answer is a number, absolute_error is 0: the number counts, and "12 ones", "012" and "2 * 5 + 2 =
-    12" are right against 12. Where there is no absolute_error (a digit or a number is copied), the answer that was read is
-    the right one, character by character, whatever the decoration around it (Markdown, LaTeX, quotation marks, brackets, a
-    full stop): "00" is no copy of "0".
-
-    The paper draws the error of Figure 3 and does not say when an answer is right; error 0 is our reading.
+    correct: where there is an absolute_error, it is 0: "12 ones", "012" and "2 * 5 + 2 = 12" are right against 12. Else (a
+    digit or a number is copied) the answer is the right one, character by character, whatever the decoration around it:
+    "00" is no copy of "0". The paper draws the error of Figure 3 and does not say when an answer is right; error 0 is our
+    reading.
 
     content: the value that the text asserts in whatever words (`content.asserted`), of an answer in the form the value in it;
     None where it asserts none. content_correct: whether that is the right one; None where there is no `content`.
@@ -45,23 +43,25 @@ class AnswerVerdict:
     content_correct: bool | None = None
 
 
-def judge(asked: TaskPrompt | Question, answer: Answer) -> AnswerVerdict:
+def judge(question: TaskPrompt | Question, answer: Answer) -> AnswerVerdict:
     """Judge an answer to a task's prompt: what was read in it, and whether that is right."""
-    reading, task = reader_of(asked), asked.task
+    reading, task = reader_of(question), question.task
     parsed = reading.read(answer.text, answer.ended)
-    line, prefill = (asked.line, "") if isinstance(asked, Question) else (asked.to_write, asked.prefill or "")
-    verdict = _verdict(parsed, asked.key, line, task.numeric)
+    line, prefill = (
+        (question.line, "") if isinstance(question, Question) else (question.to_write, question.prefill or "")
+    )
+    verdict = _verdict(parsed, question.key, line, task.numeric)
     in_form = parsed.kind == HAS_ANSWER and (reading.form is not None or task.wording is None)
-    if in_form and task.named_answer(parsed.line, asked.pieces) is None:
+    if in_form and task.named_answer(parsed.line, question.pieces) is None:
         content = str(parsed.number) if task.numeric and parsed.number is not None else parsed.answer
     else:
-        content = asserted(task, asked.pieces, reading, prefill + answer.text, answer.ended)
+        content = asserted(task, question.pieces, reading, prefill + answer.text, answer.ended)
     if content is None:
         return verdict
-    if task.numeric and content.isdecimal() and asked.key.isdecimal():
+    if task.numeric and content.isdecimal() and question.key.isdecimal():
         # As text: Python makes no int of more than 4,300 digits.
-        return replace(verdict, content=content, content_correct=content.lstrip("0") == asked.key.lstrip("0"))
-    return replace(verdict, content=content, content_correct=content == free(asked.key))
+        return replace(verdict, content=content, content_correct=content.lstrip("0") == question.key.lstrip("0"))
+    return replace(verdict, content=content, content_correct=content == free(question.key))
 
 
 def judge_prefilled(answer: Answer, key: str) -> AnswerVerdict:
@@ -69,17 +69,16 @@ def judge_prefilled(answer: Answer, key: str) -> AnswerVerdict:
     return _verdict(prefilled_reader(True).read(answer.text, answer.ended), key, key, True)
 
 
-def reader_of(asked: TaskPrompt | Question) -> Reader:
+def reader_of(question: TaskPrompt | Question) -> Reader:
     """Reader of the answers to a task's prompt; after a prefilled answer line the rest of that line is read."""
-    if isinstance(asked, Question):
-        return reader(asked.task, asked.pieces, asked.text)
-    if asked.prefill is not None:
-        return prefilled_reader(asked.task.numeric)
-    return reader(asked.task, asked.pieces, asked.prompt.text or "")
+    if isinstance(question, Question):
+        return reader(question.task, question.pieces, question.text)
+    if question.prefill is not None:
+        return prefilled_reader(question.task.numeric)
+    return reader(question.task, question.pieces, question.prompt.text or "")
 
 
 def stops_of(task_prompts: Sequence[TaskPrompt]) -> list[Stop]:
-    """Stops of the answers, as `answers` takes them, so that generation and reading agree."""
     return [reader_of(task_prompt).closed for task_prompt in task_prompts]
 
 
@@ -104,17 +103,12 @@ def reasoning_tokens(model: TransformerBridge, task_prompt: TaskPrompt, answer: 
     return bisect_left(range(len(new_ids)), True, key=long_enough)
 
 
-def answer_columns(asked: TaskPrompt | Question, answer: Answer, reasoning: int | None = None) -> dict[str, Any]:
+def answer_columns(question: TaskPrompt | Question, answer: Answer, reasoning: int | None = None) -> dict[str, Any]:
     """Columns of one answer in every table of answers: its question, its text, and the verdict.
 
     `reasoning`: how many of its tokens are thoughts, where that is known.
     """
-    verdict = asdict(judge(asked, answer))
-    columns = {name: getattr(asked, name) for name in ("length", "seed", "tokens", "key")}
-    columns |= {
-        "answer": verdict.pop("line"),
-        "text": answer.text,
-        "ended": answer.ended,
-        "reasoning_tokens": reasoning,
-    }
-    return columns | verdict
+    verdict = asdict(judge(question, answer))
+    columns = {name: getattr(question, name) for name in ("length", "seed", "tokens", "key")}
+    written = {"answer": verdict.pop("line"), "text": answer.text, "ended": answer.ended, "reasoning_tokens": reasoning}
+    return columns | written | verdict

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -21,6 +20,7 @@ from ostools.measure.answers.answers import Answer, answers, line_written
 from ostools.measure.answers.probability import answer_text, line_ids
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.passes.precisions import Precision
+from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.models import Prompt, context_length
 from ostools.tasks import Encoder, Task
@@ -32,9 +32,8 @@ _TWO_NUMBERS = ("1", "2")
 
 @dataclass(frozen=True)
 class PrefilledPrompt:
-    """Prefilled prompt: its token `ids` with the answer line begun, the token ids of the right `answer` after them, and how
-    many of the `ids` are the begun line's (`line`). `group`: prompts of one group hold the same drawn sequence, or its
-    beginning."""
+    """Prompt whose token `ids` end in the begun answer line, of which the last `line` are; the right `answer` after them in
+    tokens. `group`: prompts of one group hold the same drawn sequence, or its beginning."""
 
     task_prompt: TaskPrompt
     ids: tuple[int, ...]
@@ -44,7 +43,6 @@ class PrefilledPrompt:
 
     @property
     def token(self) -> int:
-        """The first token of the right answer."""
         return self.answer[0]
 
 
@@ -83,16 +81,19 @@ def prefilled_prompts(
 
 
 def answer_room(prompts: Sequence[PrefilledPrompt]) -> int:
-    """Number of tokens that an answer may have."""
     return max(len(prompt.answer) for prompt in prompts) + SPARE
 
 
 def _prefilled(model: TransformerBridge, form: Task, task_prompts: Sequence[TaskPrompt]) -> Iterator[PrefilledPrompt]:
-    lines = [line_ids(model, task_prompt.prompt, answer_text(task_prompt)).ids for task_prompt in task_prompts]
+    lines = [line_ids(model, task_prompt.prompt, answer_text(task_prompt)) for task_prompt in task_prompts]
     # What the least and the greatest have in common, all between them have.
-    shared = None if form.numeric else _common(min(lines), max(lines))
+    shared = None if form.numeric else min(lines)[: agreeing(min(lines), max(lines))]
     for task_prompt, line in zip(task_prompts, lines, strict=True):
-        begin = shared if shared is not None else _before_numbers(model, task_prompt)
+        begin = shared
+        if begin is None:  # up to the first token in which 1 and 2 differ
+            texts = (replace(task_prompt, line=form.answer_line(number)) for number in _TWO_NUMBERS)
+            first, second = (line_ids(model, task_prompt.prompt, answer_text(text)) for text in texts)
+            begin = first[: agreeing(first, second)]
         if line[: len(begin)] != begin or len(line) == len(begin):
             raise InputError(
                 f"{form.name} at length {task_prompt.length}: expected the answer {task_prompt.key!r} to begin with a token of "
@@ -103,22 +104,7 @@ def _prefilled(model: TransformerBridge, form: Task, task_prompts: Sequence[Task
         yield PrefilledPrompt(task_prompt, ids, line[len(begin) :], len(begin), group)
 
 
-def _before_numbers(model: TransformerBridge, task_prompt: TaskPrompt) -> tuple[int, ...]:
-    """The line's tokens up to the first in which 1 and 2 differ."""
-    texts = (replace(task_prompt, line=task_prompt.task.answer_line(number)) for number in _TWO_NUMBERS)
-    first_ids, second_ids = (line_ids(model, task_prompt.prompt, answer_text(text)).ids for text in texts)
-    return _common(first_ids, second_ids)
-
-
-def _common(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
-    """Longest common beginning of two token sequences."""
-    return tuple(
-        token for token, _ in takewhile(lambda tokens: tokens[0] == tokens[1], zip(first, second, strict=False))
-    )
-
-
 def require_room(model: TransformerBridge, prompts: Sequence[PrefilledPrompt]) -> None:
-    """Refuse, with `InputError`, a prompt that leaves no room for its answer in the context."""
     longest, context = max(prompts, key=lambda prompt: len(prompt.ids)).task_prompt, context_length(model)
     needed = max(len(prompt.ids) for prompt in prompts) + answer_room(prompts)
     if needed > context:

@@ -27,7 +27,6 @@ from ostools.models import Prompt, context_length
 from ostools.models.tokenizer_calls import token_ids
 from ostools.models.tokens import control_ids, tokenizer_of
 
-AFTER_PROMPT, ALONE = "behind the prompt", "by itself"
 _LOGITS = 1 << 26  # numbers in the logits of one batch
 SPARE = 48
 """Tokens that an answer may be longer than the right line.
@@ -42,33 +41,20 @@ REASONING = 256
 _WORD = "a"  # what no tokenizer joins with a blank or a line's end after it
 
 
-@dataclass(frozen=True)
-class Line:
-    """An answer in tokens: `ids`, and how they were found.
-
-    cut: "behind the prompt" where the prompt and the line, encoded as one text, begin with the prompt's own tokens; "by itself"
-    where they do not, as a tokenizer joins the prompt's end with the line's beginning. A model that has read the prompt's
-    tokens cannot write that one: the line's own are scored.
-    """
-
-    ids: tuple[int, ...]
-    cut: str
-
-
 def answer_text(task_prompt: TaskPrompt) -> str:
     """The right answer as a model writes it: after what leads to it, a line of its own that in a chat is open already."""
-    return (
-        task_prompt.to_write
-        if task_prompt.chat or task_prompt.prefill is not None
-        else task_prompt.task.lead + task_prompt.line
-    )
+    if task_prompt.chat or task_prompt.prefill is not None:
+        return task_prompt.to_write
+    return task_prompt.task.lead + task_prompt.line
 
 
-def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> Line:
+def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> tuple[int, ...]:
     """The tokens of `line` after a prompt. Where the vocabulary has no line's end, a blank stands for it.
 
-    Raises `InputError` where they cannot be told from the text before them.
-    """
+    They are those behind the prompt where the prompt and the line, encoded as one text, begin with the prompt's own tokens.
+    Where a tokenizer joins the prompt's end with the line's beginning they are those of the line by itself: a model that
+    has read the prompt's tokens cannot write the joined one. Raises `InputError` where they cannot be told from the text
+    before them."""
     tokenizer = tokenizer_of(model)
     if not writes_lines(tokenizer):
         line = line.replace("\n", " ")
@@ -78,24 +64,22 @@ def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> Line:
         if prompt.text is not None and _encoded(tokenizer, prompt.text, special) == ids:
             joined_ids = _encoded(tokenizer, prompt.text + line, special)
             if joined_ids[: len(ids)] == ids:
-                return _checked(model, Line(tuple(joined_ids[len(ids) :]), AFTER_PROMPT), line)
+                return _plain(model, joined_ids[len(ids) :], line)
     anchor = _WORD if line[:1].isspace() else "\n"
     before, joined_ids = (_encoded(tokenizer, text, False) for text in (anchor, anchor + line))
     if joined_ids[: len(before)] != before:
         raise InputError(
             f"expected an answer in tokens of its own, found that this tokenizer joins {line[:40]!r} with the text before it"
         )
-    return _checked(model, Line(tuple(joined_ids[len(before) :]), ALONE), line)
+    return _plain(model, joined_ids[len(before) :], line)
 
 
-def right_lines(model: TransformerBridge, task_prompts: Sequence[TaskPrompt]) -> list[Line]:
-    """The right answer to each question in tokens, with what leads to it."""
-    return [line_ids(model, task_prompt.prompt, answer_text(task_prompt)) for task_prompt in task_prompts]
-
-
-def answer_room(lines: Sequence[Line], reasons: bool = False, prefilled: bool = False) -> int:
+def answer_room(
+    model: TransformerBridge, task_prompts: Sequence[TaskPrompt], reasons: bool = False, prefilled: bool = False
+) -> int:
     """Tokens that an answer may have where nobody says: the longest right line's and `spare` more."""
-    return max(len(line.ids) for line in lines) + spare(reasons, prefilled)
+    lines = (line_ids(model, task_prompt.prompt, answer_text(task_prompt)) for task_prompt in task_prompts)
+    return max(map(len, lines)) + spare(reasons, prefilled)
 
 
 def spare(reasons: bool, prefilled: bool = False) -> int:
@@ -108,12 +92,12 @@ def _encoded(tokenizer: Any, text: str, special: bool) -> list[int]:
     return token_ids(tokenizer, text, add_special_tokens=special, split_special_tokens=special)
 
 
-def _checked(model: TransformerBridge, answer_line: Line, line: str) -> Line:
-    if not answer_line.ids or set(answer_line.ids) & control_ids(model.tokenizer):
+def _plain(model: TransformerBridge, ids: Sequence[int], line: str) -> tuple[int, ...]:
+    if not ids or set(ids) & control_ids(model.tokenizer):
         raise InputError(
             f"expected an answer of plain text, found {line[:40]!r}: it is empty, or holds a control token"
         )
-    return answer_line
+    return tuple(ids)
 
 
 @dataclass(frozen=True)
@@ -132,8 +116,7 @@ def answer_log_probability(
     *,
     progress: Progress | None = None,
 ) -> list[float]:
-    """The natural log of the probability that the model writes each line after its prompt, and ends it there: `answer_scores`
-    without the ranks."""
+    """`answer_scores` without the ranks."""
     return [score.log_probability for score in answer_scores(model, prompts, lines, progress=progress)]
 
 
@@ -153,7 +136,7 @@ def answer_scores(
     in it. The softmax is computed in float32, or in float64 for a float64 model.
 
     Args:
-        lines: what is scored, one a prompt, with the line end before it that the model is to write (`written`).
+        lines: what is scored, one a prompt, with the line end before it that the model is to write (`answer_text`).
         progress: called as progress(done, total) with the number of prompts scored.
 
     Raises `InputError` for no prompts, lines that do not match them, a line without tokens of its own, prompt and line over the
@@ -162,7 +145,7 @@ def answer_scores(
     if not prompts or len(lines) != len(prompts):
         raise InputError(f"expected one line for each of at least one prompt, found {len(lines)} for {len(prompts)}")
     encoded_prompts = [as_prompt(model, prompt) for prompt in prompts]
-    line_id_rows = [line_ids(model, prompt, line).ids for prompt, line in zip(encoded_prompts, lines, strict=True)]
+    line_id_rows = [line_ids(model, prompt, line) for prompt, line in zip(encoded_prompts, lines, strict=True)]
     texts = [prompt.ids.tolist() + list(line) for prompt, line in zip(encoded_prompts, line_id_rows, strict=True)]
     context, longest = context_length(model), max(map(len, texts))
     if longest > context:
@@ -173,9 +156,8 @@ def answer_scores(
     most_rows = chunk(_LOGITS) // ((max(map(len, line_id_rows)) + 1) * int(model.W_E.shape[0]))
     ends = torch.tensor(sorted(line_ends(model)), device=next(model.parameters()).device)
     score_by_index: dict[int, AnswerScore] = {}
-    for batch in batches(
-        list(map(len, texts)), padding(model).allowed, min(chunk(TOKENS), max(most_rows, 1) * longest)
-    ):
+    most_tokens = min(chunk(TOKENS), max(most_rows, 1) * longest)
+    for batch in batches(list(map(len, texts)), padding(model).allowed, most_tokens):
         keep = 1 + max(len(line_id_rows[index]) for index in batch)
         batch_ids = [texts[index] for index in batch]
         shared = shared_prefix(model, batch_ids, keep)
@@ -203,12 +185,8 @@ def line_ends(model: TransformerBridge) -> set[int]:
     tokenizer = tokenizer_of(model)
     size = int(model.W_E.shape[0])
     # A token as the vocabulary spells it: byte-level BPE writes a line's end as "Ċ" and blanks as "Ġ", SentencePiece as "▁".
-    spelled = tokenizer.convert_ids_to_tokens(list(range(size)))
-    lines = {
-        index
-        for index, token in enumerate(spelled)
-        if token and token.lstrip(" \u2581\u0120").startswith(("\n", "\u010a", "<0x0A>"))
-    }
+    spelled = (str(token or "").lstrip(" \u2581\u0120") for token in tokenizer.convert_ids_to_tokens(list(range(size))))
+    lines = {index for index, token in enumerate(spelled) if token.startswith(("\n", "\u010a", "<0x0A>"))}
     ids = lines | {index for index in end_ids(model) if index < size}
     if not ids:
         raise InputError(

@@ -20,8 +20,7 @@ right or wrong: by one with one whole number where a number is asked for, else b
 model that continues its prompt answers at once; a preamble ("Sure! Here it is:") is passed over.
 
 A line is finished by a line's end, by another question, or by the end of the text, unless that was cut at max_new_tokens or
-where the model repeated itself. `closed` says when nothing that may follow changes what is read: generation stops there, so
-that both agree on every text.
+where the model repeated itself. Generation stops where `closed` says that nothing that may follow changes what is read.
 
 Cost: linear in the text, of which the first `LONGEST` characters are read.
 """
@@ -38,7 +37,6 @@ from ostools.measure.task_prompt import THINKING_MARK
 from ostools.tasks import Task
 
 HAS_ANSWER, SOMETHING_ELSE, CUT_OFF = "answered", "something else", "cut off"
-KINDS = (HAS_ANSWER, SOMETHING_ELSE, CUT_OFF)
 UNFINISHED = ("length", "repeats")
 """How a text ended that the model would have continued: at max_new_tokens, or while it repeated itself."""
 UNANSWERED = "unanswered"
@@ -59,7 +57,7 @@ _THOUGHTS = {THINKING_MARK: "</think>", "[THINK]": "[/THINK]", "<|channel|>": "<
 class ParsedAnswer:
     """Answer parsed from a text.
 
-    kind: one of `KINDS`. "answered": an answer in a finished line; where a number is asked for, with one whole number in it.
+    kind: "answered": an answer in a finished line; where a number is asked for, with one whole number in it.
     "cut off": none before the text was cut. "something else": none in a text that came to its end.
     line: the answer line as it was written, from the form on; of another kind the last line that was read. answer: what stands
     in it after the form, freed of its decoration; empty where the kind is another. number: the one whole number in that.
@@ -90,9 +88,9 @@ class Form:
             return start, place_start, line[place_start:]
         # No word may stand after the form.
         last_word = max((match.end() for match in re.finditer(r"\w+", line[place_start:])), default=0) + place_start
-        ends = (match for match in self.suffix.finditer(line, place_start) if match.end() >= last_word)
+        ends = (match.start() for match in self.suffix.finditer(line, place_start) if match.end() >= last_word)
         end = next(ends, None)
-        return None if end is None else (start, place_start, line[place_start : end.start()])
+        return None if end is None else (start, place_start, line[place_start:end])
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,6 @@ class Reader:
         return ParsedAnswer(CUT_OFF if cut and not scan.closed else SOMETHING_ELSE, scan.last, "", None)
 
     def closed(self, text: str) -> bool:
-        """Whether nothing that may be written after `text` changes what is read in it."""
         return len(text) > LONGEST or _Scan(self, text, False).closed
 
     def lines(self, text: str, ended: str) -> list[tuple[str, bool]]:
@@ -214,9 +211,7 @@ def _loose(words: str) -> str:
 
 class _Scan:
     """One reading of a text. `taken`: the lines that were read, and whether each is finished; `answers`: those with an answer,
-    and the answers, in order; `last`: the last line that was read; `closed`: whether the reading ended before the text did, or
-    could not go on.
-    """
+    and the answers, in order; `last`: the last line that was read; `closed`: whether the reading ended before the text did."""
 
     def __init__(self, reader: Reader, text: str, complete: bool) -> None:
         self.reader = reader

@@ -64,7 +64,6 @@ class Attention(
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The prompt's tokens."""
         return tuple(self.frame["token"].iloc[: self.bins[-1][1]])
 
     @property
@@ -75,7 +74,6 @@ class Attention(
 
     @property
     def last(self) -> Float[Tensor, "layer head key"]:
-        """The last token's weights."""
         weights = torch.tensor(self.frame["weight"].to_numpy())
         return weights.reshape(*self.squares.shape[:2], self.bins[-1][1])
 
@@ -116,10 +114,8 @@ def attention(
 
     Args:
         prompt: a text or its tokens.
-        task: in place of a prompt, a `tasks.Task` or its name with options. It is asked with
-            `length` items, which `seed` draws.
-            It is then known which tokens belong to which item, whatever a mitigation puts between
-            the items.
+        task: in place of a prompt, a `tasks.Task` or its name with options. It is then known which
+            tokens belong to which item, whatever a mitigation puts between the items.
         length: number of items of the task's sequence.
         seed: seed of the sequence, if the task draws one.
         mitigation: a `mitigations.Mitigation` or its name with options. It rewrites the text. It is active in the forward pass,
@@ -127,19 +123,16 @@ def attention(
 
     Raises `InputError` for a prompt together with a task, and for neither; for weights that are not finite; for a mitigation
     that cannot be applied to what was given (one that inserts between items, to a text that is not a task's; one that rewrites
-    text, to tokens); and for a prompt longer than the context. Raises `MitigationError` for an unknown mitigation, and for one
-    that breaks its promise.
+    text, to tokens); and for a prompt longer than the context.
     """
     mitigation_object = mitigations.optional(mitigation)
-    encoded_prompt, items, task_parameters = _encoded_prompt(model, prompt, task, length, seed, mitigation_object)
+    encoded_prompt, items, is_rewritten = _encoded_prompt(model, prompt, task, length, seed, mitigation_object)
     last, squares, bins = _captured(model, encoded_prompt, mitigation_object)
-    status = (
-        "none"
-        if mitigation_object is None
-        else "active"
-        if _changed(model, prompt, encoded_prompt, mitigation_object, task_parameters)
-        else "inactive"
-    )
+    status = "none"
+    if mitigation_object is not None:
+        acts = is_rewritten or mitigations.acts(model, mitigation_object, encoded_prompt.ids)
+        status = "active" if acts else "inactive"
+    task_parameters = {} if task is None else {"task": tasks.label(tasks.task(task)), "length": length, "seed": seed}
     provenance = Provenance.collect(
         model,
         tuple(encoded_prompt.ids.tolist()),
@@ -165,26 +158,20 @@ def _encoded_prompt(
     length: int | None,
     seed: int,
     mitigation: Mitigation | None,
-) -> tuple[Prompt, list[int | None], dict[str, Any]]:
-    """Encode the prompt; the item of each token; and the provenance entries of the task."""
-    if (prompt is None) == (task is None) or (task is None) != (length is None):
+) -> tuple[Prompt, list[int | None], bool]:
+    """The prompt in tokens, the item of each token, and whether the mitigation rewrote the text."""
+    if task is not None and length is not None and prompt is None:
+        task_prompt = render_prompt(model, tasks.task(task), length, seed=seed, mitigation=mitigation)
+        return task_prompt.prompt, item_positions(model, task_prompt), task_prompt.rewritten
+    if prompt is None or task is not None or length is not None:
         raise InputError(
             "attention: expected a prompt, or a task with its length; for example task='copy-last', length=12"
         )
-    if task is not None and length is not None:
-        form = tasks.task(task)
-        task_prompt = render_prompt(model, form, length, seed=seed, mitigation=mitigation)
-        return (
-            task_prompt.prompt,
-            item_positions(model, task_prompt),
-            {"task": tasks.label(form), "length": length, "seed": seed},
-        )
-    assert prompt is not None  # exactly one of the two is given
-    text = (
-        prompt if mitigation is None else rewritten("attention", model, prompt, mitigation, "a task and its length")[0]
-    )
+    text = prompt
+    if mitigation is not None:
+        text, _ = rewritten("attention", model, prompt, mitigation, "a task and its length")
     encoded = as_prompt(model, text)
-    return encoded, [None] * len(encoded.ids), {}
+    return encoded, [None] * len(encoded.ids), text is not prompt
 
 
 def _captured(
@@ -206,32 +193,12 @@ def _captured(
     ):
         model(prompt.ids[None].to(device), use_cache=False, logits_to_keep=no_logits(model))
     layer_patterns = [record["pattern"][layer] for layer in sorted(record["pattern"])]
-    last, squares = (
-        torch.stack([row for row, _ in layer_patterns]),
-        torch.stack([square for _, square in layer_patterns]),
-    )
+    last, squares = (torch.stack(tensors) for tensors in zip(*layer_patterns, strict=True))
     if not bool(torch.isfinite(squares).all()):
         raise InputError(
             "the attention weights on this prompt are not finite: the model's weights or its dtype are broken"
         )
     return last, squares, bins
-
-
-def _changed(
-    model: TransformerBridge,
-    prompt: str | Prompt | None,
-    encoded_prompt: Prompt,
-    mitigation: Mitigation,
-    task_parameters: dict[str, Any],
-) -> bool:
-    """Whether the mitigation changed the text that the model reads, or a logit of it."""
-    if prompt is None:
-        plain = render_prompt(
-            model, tasks.task(task_parameters["task"]), task_parameters["length"], seed=task_parameters["seed"]
-        ).prompt
-    else:
-        plain = as_prompt(model, prompt)
-    return plain.ids.tolist() != encoded_prompt.ids.tolist() or mitigations.acts(model, mitigation, encoded_prompt.ids)
 
 
 def patterns_memory(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,6 @@ class AttentionDifference(
         return list(zip(head["first_position"].tolist(), head["second_position"].tolist(), strict=True))
 
     def view(self) -> Any:
-        """Both attentions' heads side by side, to click through."""
         return self.first.view(self.second)
 
 
@@ -69,19 +68,20 @@ def attention_difference(first: Attention, second: Attention, *, corresponding: 
     Raises `InputError` if none of these holds, and for models of other shapes: `first.view(second)` shows them side by side.
     """
     pairs = aligned(first, second, corresponding)
+    first_positions, second_positions = (list(positions) for positions in zip(*pairs, strict=True))
     frame: Any = pd.DataFrame(
         {
-            "first_position": [first_position for first_position, _ in pairs],
-            "second_position": [second_position for _, second_position in pairs],
-            "token": [second.tokens[second_position] for _, second_position in pairs],
+            "first_position": first_positions,
+            "second_position": second_positions,
+            "token": [second.tokens[position] for position in second_positions],
         }
     )
     layers, heads = first.squares.shape[:2]
     frame = pd.concat([frame] * (layers * heads), ignore_index=True)
     frame.insert(0, "layer", np.repeat(np.arange(layers), heads * len(pairs)))
     frame.insert(1, "head", np.tile(np.repeat(np.arange(heads), len(pairs)), layers))
-    frame["first"] = first.last[..., [first_position for first_position, _ in pairs]].flatten().numpy()
-    frame["second"] = second.last[..., [second_position for _, second_position in pairs]].flatten().numpy()
+    frame["first"] = first.last[..., first_positions].flatten().numpy()
+    frame["second"] = second.last[..., second_positions].flatten().numpy()
     frame["difference"] = frame["second"] - frame["first"]
     labels = distinct_labels(first, second)
     return AttentionDifference(frame, _provenance(first, second, labels), first, second, labels)
@@ -101,11 +101,7 @@ def aligned(first: Attention, second: Attention, corresponding: bool = False) ->
     elif ours != theirs and _items(first) and _items(second):
         pairs = _by_item(first, second)
     elif len(ours) == len(theirs):
-        pairs = [
-            (place, place)
-            for place, (first_token, second_token) in enumerate(zip(ours, theirs, strict=True))
-            if first_token == second_token
-        ]
+        pairs = [(place, place) for place, token in enumerate(ours) if token == theirs[place]]
     else:
         pairs = []
     if not pairs:
@@ -118,7 +114,6 @@ def aligned(first: Attention, second: Attention, corresponding: bool = False) ->
 
 
 def _items(attention: Attention) -> dict[int, list[int]]:
-    """The positions of each item's tokens."""
     positions_by_item: dict[int, list[int]] = {}
     column: Any = attention.frame["item"].iloc[: len(attention.tokens)]
     for place, item in enumerate(column):
@@ -136,13 +131,9 @@ def _by_item(first: Attention, second: Attention) -> Pairs:
         if [first.tokens[place] for place in mine] == [second.tokens[place] for place in second_positions]:
             pairs += zip(mine, second_positions, strict=True)
     before = partners(first.tokens[: ours[min(ours)][0]], second.tokens[: theirs[min(theirs)][0]])
-    starts = ours[max(ours)][-1] + 1, theirs[max(theirs)][-1] + 1
-    suffix_pairs = partners(first.tokens[starts[0] :], second.tokens[starts[1] :])
-    return [
-        *before,
-        *pairs,
-        *((starts[0] + first_offset, starts[1] + second_offset) for first_offset, second_offset in suffix_pairs),
-    ]
+    start, second_start = ours[max(ours)][-1] + 1, theirs[max(theirs)][-1] + 1
+    after = partners(first.tokens[start:], second.tokens[second_start:])
+    return [*before, *pairs, *((start + place, second_start + other) for place, other in after)]
 
 
 def distinct_labels(first: Attention, second: Attention) -> tuple[str, str]:
@@ -168,18 +159,8 @@ def _described(attention: Attention, which: str) -> dict[str, str]:
 
 def _provenance(first: Attention, second: Attention, labels: tuple[str, str]) -> Provenance:
     """The second's, with the first's among its parameters."""
-    second_provenance = second.provenance
-    parameters = {"measurement": "attention difference", "labels": labels, "first": first.provenance.as_dict()}
-    # One mitigation stands for both alone where both have it; else the labels name it.
-    left_out = ("mitigation", "status") if second_provenance.mitigation != first.provenance.mitigation else ()
-    joined_parameters = {
-        name: value for name, value in second_provenance.parameters.items() if name not in left_out
-    } | parameters
-    return Provenance(
-        second_provenance.model,
-        joined_parameters,
-        second_provenance.token_ids,
-        second_provenance.versions,
-        second_provenance.edits,
-        arithmetic=second_provenance.arithmetic,
-    )
+    parameters = dict(second.provenance.parameters)
+    if second.provenance.mitigation != first.provenance.mitigation:  # which the labels name; else it is that of both
+        parameters = {name: value for name, value in parameters.items() if name not in ("mitigation", "status")}
+    about = {"measurement": "attention difference", "labels": labels, "first": first.provenance.as_dict()}
+    return replace(second.provenance, parameters=parameters | about)

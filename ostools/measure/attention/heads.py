@@ -89,11 +89,8 @@ def head_scores(
 
     Raises `InputError` for an empty list, a prompt of one token, carriers outside a prompt, and patterns that are not finite.
     """
-    prompt_list = (
-        [prompts]
-        if isinstance(prompts, str | Prompt | TaskPrompt)
-        else checked_list("prompts", prompts, "['1 1 1', '1 1']")
-    )
+    is_one = isinstance(prompts, str | Prompt | TaskPrompt)
+    prompt_list: Any = [prompts] if is_one else checked_list("prompts", prompts, "['1 1 1', '1 1']")
     rows: list[dict[str, Any]] = []
     texts = [raw_prompt.prompt if isinstance(raw_prompt, TaskPrompt) else raw_prompt for raw_prompt in prompt_list]
     mitigated = MitigatedPrompts.of("head_scores", model, texts, mitigation)
@@ -104,34 +101,21 @@ def head_scores(
             first_origin = None if prompt.origins is None else prompt.origins[0]
             for layer, scores in enumerate(_scores(model, prompt, carrier_list)):
                 columns = {name: values.tolist() for name, values in scores.items()}
-                rows.extend(
-                    {
-                        "prompt": index,
-                        "tokens": len(prompt.ids),
-                        "first_origin": first_origin,
-                        "layer": layer,
-                        "head": head,
-                    }
-                    | {name: column[head] for name, column in columns.items()}
-                    for head in range(int(model.cfg.n_heads))
-                )
+                for head in range(int(model.cfg.n_heads)):
+                    about = {"prompt": index, "tokens": len(prompt.ids), "first_origin": first_origin}
+                    values = {name: column[head] for name, column in columns.items()}
+                    rows.append(about | {"layer": layer, "head": head} | values)
     frame: Any = pd.DataFrame(rows)[["prompt", "tokens", "first_origin", "layer", "head", *SCORES]]
     frame = frame.astype({"first_origin": "str"})
     ids = tuple(mitigated.prompt.ids.tolist()) if len(prompt_list) == 1 else None
-    provenance_parameters = {
-        "prompts": [
-            raw_prompt.text if isinstance(raw_prompt, TaskPrompt | Prompt) else raw_prompt for raw_prompt in prompt_list
-        ],
-        "carriers": carriers,
-    }
-    provenance_parameters |= {"threshold": SINK, **mitigated.provenance_entry}
-    return HeadScores(frame, replace(provenance, token_ids=ids, parameters=provenance_parameters))
+    said = [getattr(raw_prompt, "text", raw_prompt) for raw_prompt in prompt_list]
+    parameters = {"prompts": said, "carriers": carriers, "threshold": SINK, **mitigated.provenance_entry}
+    return HeadScores(frame, replace(provenance, token_ids=ids, parameters=parameters))
 
 
 def _carriers(
     model: TransformerBridge, raw_prompt: str | Prompt | TaskPrompt, prompt: Prompt, carriers: Sequence[int] | None
 ) -> tuple[int, ...]:
-    """Positions of the tokens that carry the answer."""
     if isinstance(raw_prompt, TaskPrompt):
         if carriers is not None:
             raise InputError("head_scores: a question knows its own carriers; leave carriers out")

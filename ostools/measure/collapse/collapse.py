@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, overload
 
-import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, label, optional
@@ -127,9 +126,9 @@ def collapse(
     runs = _checked_runs(model, pairs, lengths, dtypes, seeds, layers=layers, bos=bos, mitigation=acting)
     described = Provenance.collect(model, measurement="collapse", bos=bos, chat=chat)
     results = []
-    for index, (run, asked) in enumerate(runs):
+    for index, (run, task_arguments) in enumerate(runs):
         task_progress = progress if is_one else part_of(progress, index, index + 1, len(runs), units=100)
-        results.append(_measured(run, described, asked, task_progress))
+        results.append(_measured(run, described, task_arguments, task_progress))
     return results[0] if is_one else results
 
 
@@ -155,35 +154,32 @@ def _checked_runs(
     runs = []
     for collapse_task, task_seeds in zip(pairs, seeds_by_task, strict=True):
         prompts = [PromptSet.build(model, collapse_task, length_list, seed, bos) for seed in task_seeds]
-        asked = {"items": collapse_task.items, "lengths": length_list, "seeds": task_seeds}
-        asked |= collapse_task.provenance_columns() if isinstance(collapse_task, TaskOfIds) else {}
+        task_arguments = {"items": collapse_task.items, "lengths": length_list, "seeds": task_seeds}
+        task_arguments |= collapse_task.provenance_columns() if isinstance(collapse_task, TaskOfIds) else {}
         run = CollapseRun(views, collapse_task.name, prompts, precisions, mitigation, layer_indices)
-        runs.append((run, asked))
+        runs.append((run, task_arguments))
     return runs
 
 
-def _measured(run: CollapseRun, described: Provenance, asked: Mapping[str, Any], progress: Progress | None) -> Collapse:
-    """Result of one task. `described`: the model, and what all tasks have in common; `asked`: the task's own arguments."""
-    model, run_tables = run.views.model, run.tables(progress)
+def _measured(
+    run: CollapseRun, described: Provenance, task_arguments: Mapping[str, Any], progress: Progress | None
+) -> Collapse:
+    """Result of one task. `described`: the model, and what all tasks have in common; `task_arguments`: the task's own
+    arguments."""
+    (frame, reference, about), model = run.tables(progress), run.views.model
     windows = sorted(set(own_windows(model).values()))
     parameters = {
         **described.parameters,
         "task": run.task,
-        **asked,
+        **task_arguments,
         "mitigation": label(run.mitigation),
         "dtypes": [precision.name for precision in run.precisions],
         "layers": run.layers,
-        "route": run_tables.batching.name,
-        "route_reason": run_tables.batching.reason,
-        "difference_at_probed_lengths": run_tables.differences,
-        "lengths_in_passes_of_their_own": run_tables.own_pass_lengths,
-        "not_finite": run_tables.not_finite,
+        **about,
         "limits": {"sliding_windows": windows, "context": context_length(model)},
     }
     longest = max((prompts.longest() for prompts in run.sets), key=len)
-    provenance = replace(described, parameters=parameters, token_ids=longest)
-    frame = pd.concat(run_tables.tables.values(), ignore_index=True)
-    return Collapse(frame, provenance, pd.concat(run_tables.curves, ignore_index=True))
+    return Collapse(frame, replace(described, parameters=parameters, token_ids=longest), reference)
 
 
 SWEPT = Swept(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mitigations import Mitigation
@@ -63,12 +63,9 @@ class LastTokens:
     def places(self) -> list[tuple[str, int]]:
         """Sites with the number of blocks before each: v^(l) of the layers kept, and the others after all blocks."""
         layers = sorted(self.rows.residuals)
-        return [("residual", layer) for layer in layers] + [
-            (site, layers[-1])
-            for site in READINGS
-            if site != "residual"
-            and (site != "attention" or len(self.w_o))  # no heads are known where blocks are closed
-        ]
+        no_heads = not len(self.w_o)  # where blocks are closed
+        others = [site for site in READINGS if site != "residual" and not (site == "attention" and no_heads)]
+        return [*(("residual", layer) for layer in layers), *((site, layers[-1]) for site in others)]
 
     def at(self, site: str, index: Int[Tensor, " row"], layer: int | None = None) -> Float[Tensor, "row ..."]:
         """A site's vectors in the model's dtype; "attention" [row, head, d_model], each head's own z W_O.
@@ -118,13 +115,9 @@ class References:
     same_weights: LastTokens | None
     given_weights: LastTokens | None
 
-    @property
-    def runs(self) -> tuple[LastTokens | None, LastTokens | None]:
-        return self.same_weights, self.given_weights
-
     def of(self, prompts: Int[Tensor, " row"]) -> References:
         """Rows of some of the prompts alone, in that order."""
-        return References(*(None if run is None else run.of(prompts) for run in self.runs))
+        return References(*(run and run.of(prompts) for run in (self.same_weights, self.given_weights)))
 
 
 def pair_columns(
@@ -143,8 +136,8 @@ def pair_columns(
     distance itself, ||y_float64 - y*_float64|| with the weights that this precision stores.
     """
     keep_freed_memory()
-    used = [run for tokens, references in compared for run in (tokens, *references.runs) if run is not None]
-    runs = {id(run): run for run in (*used, *exact_runs)}
+    used = [run for tokens, other in compared for run in (tokens, other.same_weights, other.given_weights)]
+    runs = {id(run): run for run in (*used, *exact_runs) if run is not None}
     columns: list[list[SiteColumns]] = [[] for _ in compared]
     curves: list[dict[str, VectorDistances]] = [{} for _ in exact_runs]
     places, pairs = next(iter(runs.values())).places, len(first)
@@ -196,7 +189,12 @@ def _chunk_columns(
     v, v_star = by_run[id(tokens)]
     exact, exact_star = (None, None) if references.same_weights is None else by_run[id(references.same_weights)]
     as_given = None if references.given_weights is None else by_run[id(references.given_weights)][0]
-    logit_columns = _logit_columns(v, v_star) if site == "logits" else {}
+    logit_columns: Columns = {}
+    if site == "logits":
+        p, q = (torch.softmax(x.double(), dim=-1) for x in (v, v_star))
+        same: dict[str, Tensor] = {"same_top_token": v.argmax(-1) == v_star.argmax(-1)}
+        same |= {"identical_logits": (v == v_star).all(-1), "total_variation": distances.total_variation(p, q)}
+        logit_columns = {name: values.cpu().numpy() for name, values in same.items()}
     pieces = v.double(), v_star.double(), exact, exact_star, as_given
     for per, cut in _readings(site, pieces, int(tokens.w_o.shape[0])):
         for norm, columns in _floors_and_distances(cut, tokens.precision):
@@ -211,18 +209,16 @@ Pieces = tuple[PairVectors, PairVectors, PairVectors | None, PairVectors | None,
 
 def _readings(site: str, pieces: Pieces, n_heads: int) -> Iterator[tuple[str, Pieces]]:
     """The vectors cut into the pieces of each reading."""
+
+    def cut(cutter: Callable[[Tensor], Tensor]) -> Any:
+        return tuple(None if vectors is None else cutter(vectors) for vectors in pieces)
+
     if site == "attention":
         yield HEAD_OUTPUT, pieces
         return
-    yield VECTOR, _cut(pieces, lambda x: x[:, None])
+    yield VECTOR, cut(lambda x: x[:, None])
     if site != "logits" and n_heads and pieces[0].shape[-1] % n_heads == 0:
-        yield HEAD_CHUNK, _cut(pieces, partial(distances.head_chunks, n_heads=n_heads))
-
-
-def _cut(pieces: Pieces, cut: Callable[[Tensor], Tensor]) -> Pieces:
-    v, v_star, *references = pieces
-    exact, exact_star, as_given = (None if reference is None else cut(reference) for reference in references)
-    return cut(v), cut(v_star), exact, exact_star, as_given
+        yield HEAD_CHUNK, cut(partial(distances.head_chunks, n_heads=n_heads))
 
 
 def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tuple[str, Columns]]:
@@ -239,18 +235,15 @@ def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tupl
     directions = {id(x): distances.direction(x) for pair in compared.values() for x in pair}
     for norm in distances.NORMS:
         if norm == "cosine":  # it has no length, so neither a share of one nor a step
-            sizes = {
-                name: distances.direction_distance(directions[id(x)], directions[id(y)])
-                for name, (x, y) in compared.items()
-            }
+            turned = {name: (directions[id(x)], directions[id(y)]) for name, (x, y) in compared.items()}
+            sizes = {name: distances.direction_distance(*pair) for name, pair in turned.items()}
+            distance = sizes["distance"]
+            relative = ulps = line = unknown = torch.full_like(distance, _NA)
         else:
             sizes = {name: distances.vector_norm(x, norm) for name, x in differences.items()}
-        distance = sizes["distance"]
-        unknown = torch.full_like(distance, _NA)
-        relative, ulps, line = unknown, unknown, unknown
-        if norm != "cosine":
             size = distances.vector_norm(v, norm)
-            line = distances.vector_norm(steps, norm)
+            distance, line = sizes["distance"], distances.vector_norm(steps, norm)
+            unknown = torch.full_like(distance, _NA)
             relative, ulps = torch.where(size > 0, distance / size, unknown), distance / line
         columns = {
             "mean": distance.mean(-1),
@@ -265,17 +258,6 @@ def _floors_and_distances(pieces: Pieces, precision: Precision) -> Iterator[tupl
             "machine_line": line.mean(-1),
         }
         yield norm, {name: values.cpu().numpy() for name, values in columns.items()}
-
-
-def _logit_columns(logits: Float[Tensor, "pair d_vocab"], logits_star: Float[Tensor, "pair d_vocab"]) -> Columns:
-    """Columns of the logits: delta of the two distributions, the same top token, the same logits bit for bit."""
-    p, q = (torch.softmax(x.double(), dim=-1) for x in (logits, logits_star))
-    same: Bool[Tensor, " pair"] = logits.argmax(-1) == logits_star.argmax(-1)
-    return {
-        "total_variation": distances.total_variation(p, q).cpu().numpy(),
-        "same_top_token": same.cpu().numpy(),
-        "identical_logits": (logits == logits_star).all(-1).cpu().numpy(),
-    }
 
 
 def logits_rows(d_vocab: int) -> int:
@@ -297,11 +279,8 @@ def require_finite(last_tokens: LastTokens, what: str, lengths: list[int], *, lo
             wrong = ~torch.isfinite(rows).flatten(1).all(-1)
             if bool(wrong.any()):
                 length = min(lengths[start + int(i)] for i in wrong.nonzero()[:, 0])
-                raise RangeError(
-                    f"{what} in {name}: {site} at length {length} is not finite; "
-                    f"{str(dtype).removeprefix('torch.')} holds numbers up to "
-                    f"{torch.finfo(dtype).max:.3g}"
-                )
+                holds = f"{str(dtype).removeprefix('torch.')} holds numbers up to {torch.finfo(dtype).max:.3g}"
+                raise RangeError(f"{what} in {name}: {site} at length {length} is not finite; {holds}")
             start += len(rows)
 
 

@@ -1,9 +1,7 @@
-"""The prompts that `collapse` compares, on token ids: encoded, proved, checked against the context,
-packed into a tree.
+"""The prompts that `collapse` compares, on token ids: encoded, proved, checked against the context, packed into a tree.
 
-`RenderedPairs` are a task's prompts at n and n + 1 items, rewritten by a mitigation, in the chat
-template. No theorem speaks of them. They are what a mitigation is judged on: can the two questions
-still be told apart?
+`RenderedPairs` are a task's prompts at n and n + 1 items, rewritten by a mitigation, in the chat template. No theorem speaks of
+them. They are what a mitigation is judged on: can the two questions still be told apart?
 """
 
 from __future__ import annotations
@@ -44,36 +42,28 @@ class ModelEncoder:
     def ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """The token ids of each text. Raises `InputError` for whatever `encode` refuses in the first text, and for text
         that becomes a control or unknown token in the others."""
-        tokenizer: Any = self.model.tokenizer
-        known_ids = self._checked(texts[0])
-        id_rows = token_ids_of_each(tokenizer, texts, add_special_tokens=True, split_special_tokens=True)
-        for index in set().union(*map(set, id_rows)) - known_ids:
-            if index in control_ids(tokenizer):
-                raise InputError(
-                    f"expected items that the tokenizer knows, found that it makes {self.token(index)!r} of one"
-                )
-        return [tuple(ids) if self.bos else self._without_bos(ids) for ids in id_rows]
-
-    def token(self, index: int) -> str:
-        return token_text(self.model.tokenizer, index)
-
-    def _without_bos(self, ids: Sequence[int]) -> tuple[int, ...]:
-        tokenizer: Any = self.model.tokenizer
-        if tokenizer.bos_token_id is None or ids[0] != tokenizer.bos_token_id:
-            raise InputError("bos=False takes the tokenizer's BOS out, but this tokenizer puts none before a text")
-        return tuple(ids[1:])
-
-    def _checked(self, text: str) -> set[int]:
-        """The ids that are known to be right: `encode` is too slow for every text, and refuses what can be wrong in one."""
-        if self._known is None:
-            after = frame(tokenizer_of(self.model))[1]
-            if after:
+        tokenizer = tokenizer_of(self.model)
+        if self._known is None:  # `encode` is too slow for every text, and refuses what can be wrong in one
+            if after := frame(tokenizer)[1]:
                 raise InputError(
                     f"expected prompts to end in their text, found a tokenizer that puts {self.token(after[0])!r} behind "
                     "every text: that token would be compared and repeated; set its add_eos_token to false"
                 )
-            self._known = set(encode(self.model, text).ids.tolist())
-        return self._known
+            self._known = set(encode(self.model, texts[0]).ids.tolist())
+        id_rows = token_ids_of_each(tokenizer, texts, add_special_tokens=True, split_special_tokens=True)
+        for index in set().union(*map(set, id_rows)) - self._known:
+            if index in control_ids(tokenizer):
+                raise InputError(
+                    f"expected items that the tokenizer knows, found that it makes {self.token(index)!r} of one"
+                )
+        if self.bos:
+            return [tuple(ids) for ids in id_rows]
+        if any(tokenizer.bos_token_id is None or ids[0] != tokenizer.bos_token_id for ids in id_rows):
+            raise InputError("bos=False takes the tokenizer's BOS out, but this tokenizer puts none before a text")
+        return [tuple(ids[1:]) for ids in id_rows]
+
+    def token(self, index: int) -> str:
+        return token_text(self.model.tokenizer, index)
 
 
 @dataclass(frozen=True)
@@ -125,11 +115,8 @@ class PromptSet:
 
     def prompt_lengths(self) -> list[int]:
         """Number of items of the pair in which each prompt first occurs: what an error message names."""
-        length_by_prompt: dict[int, int] = {}
-        for pair, *prompts in zip(self.pairs, self.first.tolist(), self.second.tolist(), strict=True):
-            for prompt in prompts:
-                length_by_prompt.setdefault(prompt, pair.length)
-        return [length_by_prompt[prompt] for prompt in range(len(self.prompts))]
+        length_by_ids = {ids: pair.length for pair in reversed(self.pairs) for ids in (pair.ids, pair.extended)}
+        return [length_by_ids[ids] for ids in self.prompts]
 
     def columns(self) -> dict[str, Any]:
         """pair, seed, length and tokens of each pair."""
@@ -159,7 +146,6 @@ def _of_ids(model: TransformerBridge, task: TaskOfIds, lengths: list[int], bos: 
 
 
 def _tokens(pairs: Iterable[Pair]) -> int:
-    """Number of tokens of the longest prompt."""
     return max(len(pair.extended) for pair in pairs)
 
 
@@ -213,10 +199,10 @@ class RenderedPairs(NextPairs):
         """Token ids by count: the chat template's, or without one the encoder's, which may leave the BOS out."""
         task_prompts = [self._task_prompt(n, seed) for n in counts]
         if task_prompts[0].chat:
-            return {
-                n: tuple(task_prompt.prompt.ids.tolist()) for n, task_prompt in zip(counts, task_prompts, strict=True)
-            }
-        return dict(zip(counts, encoder.ids([task_prompt.text for task_prompt in task_prompts]), strict=True))
+            id_rows = [tuple(task_prompt.prompt.ids.tolist()) for task_prompt in task_prompts]
+        else:
+            id_rows = encoder.ids([task_prompt.text for task_prompt in task_prompts])
+        return dict(zip(counts, id_rows, strict=True))
 
 
 def repeating(task: Any, prompt: str | Prompt | None, item: str | None) -> Any:
@@ -255,7 +241,9 @@ def as_pairs(
     if not isinstance(task, str | Task | CollapseTask):
         raise InputError(f"expected a task, its name, such as 'figure-5a', or a Prompt, found {type(task).__name__}")
     if isinstance(task, str):
-        task = tasks.task(task, CollapseTask) if _is_pairs(task) else tasks.task(task)
+        # A name that nothing knows is said beside the names of pairs.
+        is_pairs = task in tasks.COLLAPSE_TASKS or task.partition(":")[0].strip() not in tasks.names()
+        task = tasks.task(task, CollapseTask) if is_pairs else tasks.task(task)
     if isinstance(task, TaskPairs) and (mitigation is not None or chat is not False):
         task = task.form
     if isinstance(task, Task):
@@ -266,8 +254,3 @@ def as_pairs(
             "or a mitigation of the forward pass"
         )
     return task
-
-
-def _is_pairs(name: str) -> bool:
-    """Whether a name is one of pairs, or one that nothing knows: then the names of pairs are the ones to say."""
-    return name in tasks.COLLAPSE_TASKS or name.partition(":")[0].strip() not in tasks.names()

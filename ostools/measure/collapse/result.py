@@ -1,9 +1,5 @@
-"""Result of `collapse`: the distances of every pair, with the verdicts and ranges that are read
-from them.
-
-`as_rows` and `from_rows` store and read it back, with the float64 distances beside what they are
-the reference of.
-"""
+"""Result of `collapse`: the distances of every pair, the verdicts and ranges read from them, and its rows in a sweep's
+store."""
 
 from __future__ import annotations
 
@@ -51,26 +47,23 @@ class Collapse(
     name), weights (how they are stored: "given" where nothing was rounded), site (residual: v^(l), y, logits, attention: the
     last block's heads), layer (l, the number of blocks before the site; 0 is the embedding, L for all but residual), per
     (vector | head-chunk | head-output), norm (l1 | l2 | linf | cosine); mean, minimum, maximum of the distance over the
-    pieces (all the same for a vector); relative (to the same norm of v), ulps (distance / machine line), float64_distance
-    (with the same stored weights), noise, pair_noise (of y - y*), machine_line, weight_shift, each the mean over the pieces;
-    on `logits` rows, total_variation (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for bit); and status:
-    "measured", or "not finite" of a dtype that overflows on this model, whose rows hold no number. NA where a column has no
-    meaning. Head chunks are left out where the number of heads does not divide d_model.
+    pieces; relative (to the same norm of v), ulps (distance / machine line), float64_distance (with the same stored weights),
+    noise, pair_noise (of y - y*), machine_line, weight_shift, each the mean over the pieces; on `logits` rows, total_variation
+    (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for bit); and status: "measured", or "not finite" of a
+    dtype that overflows on this model, whose rows hold no number. NA where a column has no meaning. Head chunks are left out
+    where the number of heads does not divide d_model.
 
     In 16 bits kernels may round otherwise at another length of the pass. So the lengths at both ends of a hidden range of whole
-    vectors in L2, and those beside them, have the rows of passes of their prompts' own, and
-    `provenance.parameters["lengths_in_passes_of_their_own"]` names them. The rows of all other lengths are of the shared pass;
-    `provenance.parameters["difference_at_probed_lengths"]` is how far that is at most from passes of their own at the lengths
-    where both were run.
+    vectors in L2, and those beside them, have the rows of passes of their prompts' own:
+    `provenance.parameters["lengths_in_passes_of_their_own"]` names them, and `["difference_at_probed_lengths"]` says how far
+    the shared pass is at most from passes of their own where both were run.
 
     `reference`: the float64 L2 distances (task, pair, seed, weights, length, site, distance, relative to ||v||): of the weights
-    as given, and of every other way in which a precision stores them.
+    as given, and of every other way in which a precision stores them. `reading`: what its chart draws, if not whole vectors in
+    L2 at y.
 
-    `reading`: what its chart draws, where that is to be something else than whole vectors in L2.
-
-    Where a sentence or a chart names no site it means y in L2. The paper's theorem and its Figure 5 speak of v^(L), before the
-    final norm, and `experiments.figure_5` draws that. But "the next-token prediction usually depends purely on y_n" (section
-    2): what a model can tell apart is what differs at y, and the norm takes out of v^(L) what no answer reads.
+    The paper's theorem and its Figure 5 speak of v^(L), before the final norm, and `experiments.figure_5` draws that. But "the
+    next-token prediction usually depends purely on y_n" (section 2): what a model can tell apart is what differs at y.
     """
 
     reference: pd.DataFrame
@@ -99,31 +92,16 @@ class Collapse(
         rows = table[(table["pair"] == pair) & (table["site"] == site) & (table["weights"] == "given")]
         return rows.groupby("length")[["distance", "relative"]].mean().sort_index()
 
-    def hidden(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
-        """At which lengths the pair is hidden, of each (task, pair, seed, dtype, site, layer): what `hidden_ranges` reads.
-
-        One more column than these and length: `hidden`, the distance in float64 is below the rounding noise of the difference,
-        or the two are the same numbers.
-        """
-        curves = self._curves(per, norm)
-        rows = [
-            (*curve.key, n, below) for curve in curves for n, below in zip(curve.lengths, curve.hidden, strict=True)
-        ]
-        return pd.DataFrame(rows, columns=[*ONE_CURVE, "length", "hidden"])
-
     def hidden_ranges(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
         """The ranges of lengths at which the pair is hidden, one row each; measured, not extrapolated.
 
-        Hidden at a length: the distance in float64, with the same stored weights, is below the rounding noise of the difference
-        y - y* when the model runs in that dtype, or the two vectors are the same numbers (every site that has this `per`; of
-        pieces by head the mean of the distances against the mean of the noises); the top token is the same ("top-token"); or
-        the logits are the same bit for bit ("identical-logits"). Eight tried lengths in a row make a range
+        Hidden at a length: by the rule of `measure.collapse.verdicts`; at the sites "top-token" and "identical-logits", the
+        top token is the same, or the logits are bit for bit. Eight tried lengths in a row make a range
         (`theory.hidden_ranges`).
 
         Columns: task, pair, seed, dtype, site, layer; first, last, tried (lengths from first to last that were tried), hidden
         (at how many of these), open (it goes on to the longest length tried), apart_from (the next length tried; NA of an
-        open range). A curve without a range has no row: `verdicts` has one for each. float64 is the reference, and has no row;
-        neither have rows that were stored without their float64 distance, and the cosine distance, whose noise is not known.
+        open range). float64 is the reference, and has no row; neither has the cosine distance, whose noise is not known.
         """
         rows = []
         for curve in self._curves(per, norm):
@@ -137,13 +115,12 @@ class Collapse(
         return pd.DataFrame(rows, columns=names).astype({"apart_from": "Int64"})
 
     def verdicts(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
-        """The verdict of each (task, pair, seed, dtype, site, layer).
+        """The verdict of each (task, pair, seed, dtype, site, layer), also of one without a range.
 
-        Further columns: verdict ("hidden to the end", "hidden in a range", "not decided", "apart", or "not finite" where the
-        dtype overflows), ranges (how many), first and last (of the first range; NA without one), tried and hidden (how many
-        lengths were tried, and at how many of these the pair is hidden), longest (length tried), and status: the same in words,
-        with the ranges, and with the model's sliding window, context or trained length where a range begins or ends there.
-        """
+        Further columns: verdict (its kind, of `collapse.verdicts`), ranges (how many), first and last (of the first range;
+        NA without one), tried and hidden (how many lengths were tried, and at how many of these the pair is hidden),
+        longest (length tried), and status: the same in words, with the model's sliding window, context or trained length
+        where a range begins or ends there."""
         rows = []
         for curve in self._curves(per, norm):
             verdict = judge(curve, self._limits())
@@ -227,8 +204,7 @@ def as_rows(result: Collapse) -> pd.DataFrame:
 
 def _of_vectors(rows: Frame) -> Column:
     """Rows whose reference has a distance too: after the last block."""
-    last = rows["layer"] == rows["layer"].max() if "layer" in rows else True
-    return (rows["per"] == "vector") & (rows["norm"] == "l2") & last
+    return (rows["per"] == "vector") & (rows["norm"] == "l2") & (rows["layer"] == rows["layer"].max())
 
 
 def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
@@ -242,9 +218,6 @@ def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
             part: Any = rows[_of_vectors(rows) & rows[names["distance"]].notna()]
             part = part if weights is None else part.assign(weights=weights)
             parts.append(part[[*CURVE, *names.values()]].rename(columns={new: old for old, new in names.items()}))
-    # Rows of an earlier version: of the last layer alone, and some without the distance that collapse lengths are read from.
-    earlier = {"layer": provenance.model.get("n_layers", 0), "float64_distance": float("nan"), "status": MEASURED}
-    frame = frame.assign(**{name: value for name, value in earlier.items() if name not in frame})
     reference: Any = pd.concat(parts) if parts else frame.iloc[:0].assign(distance=0.0, relative=0.0)
     reference = reference.drop_duplicates(CURVE, ignore_index=True)
     return Collapse(frame.reset_index(drop=True), provenance, reference[columns])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,16 +19,7 @@ from ostools.ground.progress import Progress, part_of, rising, tell
 from ostools.measure.collapse.distances import LastTokens, References, SiteColumns, pair_columns, require_finite
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.verdicts import MEASURED, OVERFLOWS, deciding, hidden_curves
-from ostools.measure.passes.last_tokens import (
-    Batching,
-    LastRows,
-    Unembedding,
-    batching_of,
-    joined,
-    last_rows,
-    own_rows,
-    separate_rows,
-)
+from ostools.measure.passes.last_tokens import Batching, Unembedding, batching_of, last_rows, own_rows, separate_rows
 from ostools.measure.passes.precisions import AS_GIVEN, Precision
 
 CURVE = ["task", "pair", "seed", "weights", "length", "site"]
@@ -37,20 +29,8 @@ _NUMBERS = [
 ]
 _FLAGS = ["same_top_token", "identical_logits"]
 COLUMNS = [
-    "task",
-    "pair",
-    "seed",
-    "length",
-    "tokens",
-    "dtype",
-    "weights",
-    "site",
-    "layer",
-    "per",
-    "norm",
-    *_NUMBERS,
-    *_FLAGS,
-    "status",
+    *("task", "pair", "seed", "length", "tokens", "dtype", "weights", "site", "layer", "per", "norm"),
+    *(*_NUMBERS, *_FLAGS, "status"),
 ]
 REFERENCE = Precision.of_name("float64")
 
@@ -70,8 +50,8 @@ _SAME_LOGITS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2,
 
 @dataclass(frozen=True)
 class Passes:
-    """Last tokens in one precision, one `LastTokens` a set of prompts; how they were batched, and how far, at most, they are
-    from those of a prompt's own pass."""
+    """Last tokens in one precision, one `LastTokens` a set of prompts; and how far, at most, they are from those of a
+    prompt's own pass."""
 
     tokens: list[LastTokens]
     batching: Batching
@@ -108,20 +88,6 @@ class RunPasses:
 
 
 @dataclass(frozen=True)
-class RunTables:
-    """Tables of a run: one for each precision, in the order given, the float64 curves for each way of storing weights, the
-    batching that it ended with, and each precision's `Passes.difference`; `own_pass_lengths`: in 16 bits, by precision, the
-    lengths whose rows are of passes of their prompts' own; `not_finite`: the precisions that overflow, each with where."""
-
-    tables: dict[str, pd.DataFrame]
-    curves: list[pd.DataFrame]
-    batching: Batching
-    differences: dict[str, float]
-    own_pass_lengths: dict[str, list[int]]
-    not_finite: dict[str, str]
-
-
-@dataclass(frozen=True)
 class Views:
     """The model in each precision, and in float64 with the weights of each, made once for all tasks of a call."""
 
@@ -129,15 +95,17 @@ class Views:
     _prepared: dict[str, TransformerBridge] = field(default_factory=dict)
 
     def prepared(self, precision: Precision) -> TransformerBridge:
-        return self._once(precision.name, precision.prepared)
+        if precision.name not in self._prepared:
+            self._prepared[precision.name] = precision.prepared(self.model)
+        return self._prepared[precision.name]
 
     def exact(self, precision: Precision, key: str) -> TransformerBridge:
         """The float64 model with the weights that this precision stores, which its `weights_key` names."""
-        return self.prepared(REFERENCE) if key == AS_GIVEN else self._once(f"float64 of {key}", precision.exact)
-
-    def _once(self, name: str, make: Callable[[TransformerBridge], TransformerBridge]) -> TransformerBridge:
+        if key == AS_GIVEN:
+            return self.prepared(REFERENCE)
+        name = f"float64 of {key}"
         if name not in self._prepared:
-            self._prepared[name] = make(self.model)
+            self._prepared[name] = precision.exact(self.model)
         return self._prepared[name]
 
 
@@ -153,9 +121,14 @@ class CollapseRun:
     mitigation: Mitigation | None
     layers: Sequence[int] = ()
 
-    def tables(self, progress: Progress | None) -> RunTables:
-        """Tables of every precision beside the float64 run of the same stored weights."""
-        by_weights = self._by_weights()
+    def tables(self, progress: Progress | None) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
+        """The table of all precisions in their order, each beside the float64 run of the same stored weights; the float64
+        curves for each way of storing weights; and provenance entries: the route, in 16 bits the lengths whose rows are of
+        passes of their prompts' own, how far the shared pass is from such passes, and where a precision overflows."""
+        # By how they store the weights, the given ones first: these share a float64 reference.
+        by_weights: dict[str, list[Precision]] = {AS_GIVEN: []}
+        for precision in self.precisions:
+            by_weights.setdefault(precision.weights_key(self.views.model), []).append(precision)
         parts = len(by_weights) + sum(precision != REFERENCE for precision in self.precisions)
         rising_progress = rising(progress)
         part_progress = (part_of(rising_progress, index, index + 1, parts) for index in range(parts))
@@ -186,8 +159,9 @@ class CollapseRun:
                     tell(step, 1, 1)
         return self._tables(run_passes, by_weights)
 
-    def _tables(self, run_passes: RunPasses, by_weights: Mapping[str, list[Precision]]) -> RunTables:
-        """Tables of the precisions that were measured, and rows without numbers of those that overflow."""
+    def _tables(
+        self, run_passes: RunPasses, by_weights: Mapping[str, list[Precision]]
+    ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
         measured = run_passes.measured or {REFERENCE.name: (AS_GIVEN, run_passes.exact[AS_GIVEN])}
         left_out = run_passes.not_finite.keys()
         shown = {
@@ -204,9 +178,8 @@ class CollapseRun:
         for name, (_, passes) in measured.items():
             difference, precision = passes.difference, Precision.of_name(name)
             if precision.dtype in _SIXTEEN_BITS and passes.batching.name != "loop":
-                own_pass_lengths[name], error = self._remeasure_deciding(
-                    tables[name], passes.tokens, run_passes.references(name)
-                )
+                references = run_passes.references(name)
+                own_pass_lengths[name], error = self._remeasure_deciding(tables[name], passes.tokens, references)
                 difference = max(difference, error)
             if precision != REFERENCE:
                 differences[name] = difference
@@ -215,14 +188,19 @@ class CollapseRun:
             for name in (precision.name for precision in precisions if precision.name in left_out):
                 rows = like.assign(dtype=name, weights=key, status=OVERFLOWS, **blank)
                 tables[name] = rows.astype(_KINDS)
-        in_order = {precision.name: tables[precision.name] for precision in self.precisions}
-        return RunTables(
-            in_order, curves, run_passes.batching, differences, own_pass_lengths, dict(run_passes.not_finite)
-        )
+        about = {
+            "route": run_passes.batching.name,
+            "route_reason": run_passes.batching.reason,
+            "difference_at_probed_lengths": differences,
+            "lengths_in_passes_of_their_own": own_pass_lengths,
+            "not_finite": dict(run_passes.not_finite),
+        }
+        in_order = [tables[precision.name] for precision in self.precisions]
+        return pd.concat(in_order, ignore_index=True), curves, about
 
     def _measured_tables(
         self, run_passes: RunPasses, measured: Mapping[str, tuple[str, Passes]], shown: Mapping[str, Passes]
-    ) -> tuple[dict[str, pd.DataFrame], list[pd.DataFrame]]:
+    ) -> tuple[dict[str, pd.DataFrame], pd.DataFrame]:
         """The table of each precision that was `measured`, and the float64 curves of the weights of `shown`."""
         parts: dict[str, list[pd.DataFrame]] = {name: [] for name in measured}
         curve_parts: dict[str, list[pd.DataFrame]] = {key: [] for key in shown}
@@ -241,14 +219,7 @@ class CollapseRun:
                     rows = same | names | {"distance": distance, "relative": relative}
                     curve_parts[key].append(pd.DataFrame(rows, columns=pd.Index([*CURVE, "distance", "relative"])))
         tables = {name: pd.concat(tables, ignore_index=True) for name, tables in parts.items()}
-        return tables, [pd.concat(rows, ignore_index=True) for rows in curve_parts.values()]
-
-    def _by_weights(self) -> dict[str, list[Precision]]:
-        """The precisions by how they store the weights, the given ones first: they share a float64 reference."""
-        precisions_by_weights: dict[str, list[Precision]] = {AS_GIVEN: []}
-        for precision in self.precisions:
-            precisions_by_weights.setdefault(precision.weights_key(self.views.model), []).append(precision)
-        return precisions_by_weights
+        return tables, pd.concat([rows for parts in curve_parts.values() for rows in parts], ignore_index=True)
 
     def _batching(self) -> Batching:
         """The way to begin with. Hooks may act on absolute positions, which a packed tree does not have."""
@@ -281,12 +252,9 @@ class CollapseRun:
     def _remeasure_deciding(
         self, table: pd.DataFrame, tokens: list[LastTokens], references: list[References]
     ) -> tuple[list[int], float]:
-        """Measure anew the lengths that decide a collapse length: replace their rows, of whole vectors in L2, by those of
-        passes of their prompts' own, until all of them are. Gives those lengths, and how far such a pass is at most from
-        `tokens`.
-
-        In 16 bits a kernel may round otherwise at another length, which can move a collapse length.
-        """
+        """Replace the rows of the lengths that decide a collapse length by those of passes of their prompts' own, until all of
+        them are: in 16 bits a kernel may round otherwise at another length, which can move it. Gives those lengths, and how far
+        such a pass is at most from `tokens`."""
         measured: set[tuple[str, int, int]] = set()
         largest, key = 0.0, str(table["weights"].iloc[0])
         while undecided := deciding(hidden_curves(table, REFERENCE.name)) - measured:
@@ -298,21 +266,17 @@ class CollapseRun:
                     continue
                 cut, prompt_indices = prompts.only(pair_indices)
                 shared = last_tokens.of(prompt_indices)
-                own_passes = replace(shared, rows=self._in_own_passes(last_tokens.precision, cut))
+                precision = last_tokens.precision
+                prepared = self.views.prepared(precision)
+                with running(prepared, self.mitigation), precision.running(prepared, cut.longest()):
+                    own_passes = replace(shared, rows=own_rows(prepared, cut.prompts, self.layers))
                 largest = max(largest, *map(_relative, shared.rows.y, own_passes.rows.y))
                 (columns,), _ = pair_columns([(own_passes, reference.of(prompt_indices))], [], cut.first, cut.second)
-                new = self._rows(cut, last_tokens.precision, key, columns)
-                _replace_rows(table, new)
+                _replace_rows(table, self._rows(cut, precision, key, columns))
             measured |= undecided
         return sorted({length for _, _, length in measured}), largest
 
-    def _in_own_passes(self, precision: Precision, prompts: PromptSet) -> LastRows:
-        prepared = self.views.prepared(precision)
-        with running(prepared, self.mitigation), precision.running(prepared, prompts.longest()):
-            return joined([own_rows(prepared, prompt, self.layers) for prompt in prompts.prompts])
-
     def _rows(self, prompts: PromptSet, precision: Precision, key: str, column_sets: list[SiteColumns]) -> pd.DataFrame:
-        """The rows of one set of prompts."""
         same = prompts.columns() | {"task": self.task, "dtype": precision.name, "weights": key, "status": MEASURED}
         parts = [same | names | columns for names, columns in column_sets]
         sizes = [len(part["mean"]) for part in parts]
@@ -334,12 +298,11 @@ def _replace_rows(table: pd.DataFrame, new: pd.DataFrame) -> None:
 def _last_tokens(
     model: TransformerBridge, precision: Precision, prompts: PromptSet, batching: Batching, run: CollapseRun
 ) -> tuple[LastTokens, float]:
-    """The last tokens of all prompts by this way, and how far some of them are at most from a pass of their own.
+    """The last tokens of all prompts by this way, and how far, ||y - y'||_2 / ||y'||_2, some of them are at most from a pass of
+    their own: more in 16 bits, where kernels may round otherwise at another length.
 
-    The difference is ||y - y'||_2 / ||y'||_2. In 16 bits kernels may round otherwise at another length, so more prompts are
-    tried there. Raises `InputError` for numbers that are not finite, and where W_U y (with the
-    soft-cap) is not what the model itself returns.
-    """
+    Raises `InputError` for numbers that are not finite, and where W_U y (with the soft-cap) is not what the model itself
+    returns."""
     rows = last_rows(model, prompts.prompts, prompts.tree, batching, run.layers)
     if is_closed(model):
         w_o = rows.z.new_empty(0, 0, 0)
@@ -356,10 +319,8 @@ def _last_tokens(
             f"expected the model's logits to be its unembedding of y, found a difference of {error:.2g} (relative): "
             f"{model.cfg.architecture} does something after the final norm that collapse does not know"
         )
-    differences = [_relative(rows.y[first_probe], alone.y[0])]
-    for probe in probes:
-        differences.append(_relative(rows.y[probe], own_rows(model, prompts.prompts[probe]).y[0]))
-    return last_tokens, max(differences)
+    own_y = [alone.y[0], *(own_rows(model, [prompts.prompts[probe]]).y[0] for probe in probes)]
+    return last_tokens, max(map(_relative, rows.y[[first_probe, *probes]], own_y))
 
 
 def _relative(x: torch.Tensor, y: torch.Tensor) -> float:

@@ -1,24 +1,17 @@
-"""The total variation in the proof of Theorem B.3, on a model's own attention: delta(alpha_n,
-alpha*_(n+1)) + alpha*_(n+1,n+1).
+"""The total variation in the proof of Theorem B.3, on a model's own attention: delta(alpha_n, alpha*_(n+1)) +
+alpha*_(n+1,n+1), by `theory.distances.proof_variation`.
 
-The proof compares what the last token of v attends to with what the repeated token of v* attends
-to, bounds the difference of the two attention outputs by that sum ("We assume for simplicity that
-the values are unit norm"), and lets it go to 0 with n: delta by Lemma B.2, which needs positional
-encodings that decay with distance, the own weight by Lemma B.1. The printed delta is of
-"alpha_(n,:)" and "alpha*_(n,:n)"; the lines before it say the row n + 1, which is meant here.
+The proof compares what the last token of v attends to with what the repeated token of v* attends to, bounds the difference
+of the two attention outputs by that sum ("We assume for simplicity that the values are unit norm"), and lets it go to 0
+with n: delta by Lemma B.2, which needs positional encodings that decay with distance, the own weight by Lemma B.1. The
+printed delta is of "alpha_(n,:)" and "alpha*_(n,:n)"; the lines before it say the row n + 1, which is meant here. The bound
+is the proof's for layer 0, where v_n = v*_(n+1). At later layers the values differ too, and the sum is one part of what the
+induction needs.
 
-The bound is the proof's for layer 0, where v_n = v*_(n+1). At later layers the values differ too,
-and the sum is one part of what the induction needs; `collapse(layers="all")` has the distances
-themselves.
-
-Cost: one forward pass in float64 for each prompt v* that is no beginning of another: one for all
-lengths of a repeated token. The row of v's last token is row n of the same pass, as the model is
-causal; where a family is unknown, where its rotation depends on the length, or under a mitigation
-that acts in the pass, v has a pass of its own. Of each layer's pattern only these numbers are kept.
-Memory: the weights cast to float64 where they are read, and one layer's patterns beside a pass.
-
-The formula is `theory.distances.proof_variation`.
-"""
+Cost: one forward pass in float64 for each prompt v* that is no beginning of another: one for all lengths of a repeated
+token. The row of v's last token is row n of the same pass, as the model is causal; where a family is unknown, where its
+rotation depends on the length, or under a mitigation that acts in the pass, v has a pass of its own. Memory: the weights
+cast to float64 where they are read, and one layer's patterns beside a pass."""
 
 from __future__ import annotations
 
@@ -49,7 +42,7 @@ from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
-from ostools.tasks import CollapseTask
+from ostools.tasks import CollapseTask, Pair
 from ostools.tasks.base import seeds_of
 from ostools.theory.distances import proof_variation
 
@@ -65,38 +58,26 @@ def _variation_of(
     mitigation: Mitigation | None,
     progress: Progress | None,
 ) -> tuple[pd.DataFrame, str]:
-    """The rows of `AttentionVariation` of every pair of the theorem in these sets; and whether v was read out of v*'s pass.
-
-    Raises `InputError` where no pair is of the theorem (its prompts end in other words: its last tokens' rows are of other
-    tokens), and for attention weights that are not finite.
-    """
-    _check_pairs(sets[0], task)
-    batching = batching_of(model, [prompts.tree for prompts in sets])
-    separate_passes = batching.name == "loop" or changes_pass(mitigation)
-    plans = [list(_passes(prompts, separate_passes)) for prompts in sets]
-    work, passes_done = PRECISION.prepared(model), 0
-    tables = []
-    for prompts, plan in zip(sets, plans, strict=True):
-        for ids, pair_numbers in plan:
-            with running(work, mitigation):
-                variations = (
-                    _separate(work, prompts, pair_numbers)
-                    if separate_passes
-                    else _in_one_pass(work, ids, prompts, pair_numbers)
-                )
-            passes_done += 1
-            tell(progress, passes_done, sum(map(len, plans)))
-            tables.append(_table(variations, prompts, pair_numbers, task))
-    table: Any = pd.concat(tables).sort_values(["seed", "length", "layer", "head"], kind="stable", ignore_index=True)
-    return table, "v and v* apart" if separate_passes else "v inside the pass of v*"
-
-
-def _check_pairs(prompts: PromptSet, name: str) -> None:
-    if not any(pair.kind == "theorem" for pair in prompts.pairs):
+    """The rows of `AttentionVariation` of every pair of the theorem in these sets; and whether v was read out of v*'s pass."""
+    if not any(pair.kind == "theorem" for pair in sets[0].pairs):
         raise InputError(
-            f"{name}: expected pairs of which v* is v with its last token once more, found prompts with text after their "
+            f"{task}: expected pairs of which v* is v with its last token once more, found prompts with text after their "
             "sequence; 'figure-5a', 'letters' or 'text' have such pairs"
         )
+    batching = batching_of(model, [prompts.tree for prompts in sets])
+    separate_passes = batching.name == "loop" or changes_pass(mitigation)
+    plans = [(prompts, *part) for prompts in sets for part in _passes(prompts, separate_passes)]
+    work, tables = PRECISION.prepared(model), []
+    for prompts, ids, pair_numbers in plans:
+        with running(work, mitigation):
+            if separate_passes:
+                variations = _separate(work, prompts.pairs[pair_numbers[0]])
+            else:
+                variations = _in_one_pass(work, ids, prompts, pair_numbers)
+        tables.append(_table(variations, prompts, pair_numbers, task))
+        tell(progress, len(tables), len(plans))
+    table: Any = pd.concat(tables).sort_values(["seed", "length", "layer", "head"], kind="stable", ignore_index=True)
+    return table, "v and v* apart" if separate_passes else "v inside the pass of v*"
 
 
 def _passes(prompts: PromptSet, separate_passes: bool) -> Iterator[tuple[tuple[int, ...], list[int]]]:
@@ -104,15 +85,12 @@ def _passes(prompts: PromptSet, separate_passes: bool) -> Iterator[tuple[tuple[i
     remaining = [number for number, pair in enumerate(prompts.pairs) if pair.kind == "theorem"]
     remaining.sort(key=lambda number: len(prompts.pairs[number].extended), reverse=True)
     while remaining:
-        ids = prompts.pairs[remaining[0]].extended
-        pair_numbers = [
-            n
-            for n in remaining
-            if not separate_passes and ids[: len(prompts.pairs[n].extended)] == prompts.pairs[n].extended
-        ]
-        pair_numbers = pair_numbers or remaining[:1]
+        ids, pair_numbers = prompts.pairs[remaining[0]].extended, remaining[:1]
+        if not separate_passes:
+            extended = ((number, prompts.pairs[number].extended) for number in remaining)
+            pair_numbers = [number for number, beginning in extended if ids[: len(beginning)] == beginning]
         yield ids, pair_numbers
-        remaining = [number for number in remaining if number not in set(pair_numbers)]
+        remaining = [number for number in remaining if number not in pair_numbers]
 
 
 def _in_one_pass(
@@ -129,10 +107,7 @@ def _in_one_pass(
     return _captured(model, ids, compared)
 
 
-def _separate(model: TransformerBridge, prompts: PromptSet, pair_numbers: Sequence[int]) -> VariationTensor:
-    """One pair, each of its prompts in a pass of its own."""
-    (pair,) = (prompts.pairs[number] for number in pair_numbers)
-
+def _separate(model: TransformerBridge, pair: Pair) -> VariationTensor:
     def of_last(pattern: Tensor, layer: int | None) -> Tensor:
         return pattern[0, :, -1:].clone()
 
@@ -189,7 +164,6 @@ class AttentionVariation(
     """
 
     def over_heads(self) -> Frame:
-        """The mean over heads and seeds of each quantity, by layer and length."""
         table: Any = self.frame
         return table.groupby(["layer", "length"], as_index=False)[list(QUANTITIES)].mean()
 
@@ -226,9 +200,8 @@ def attention_variation(
         progress: called as progress(done, total) after each forward pass.
 
     Raises `InputError` for a task without such pairs (its prompts end in other words, so the rows of its last tokens are those
-    of other tokens); while an edit is active, because it would not reach the view of the model in float64; for weights that
-    are not finite; and for whatever `collapse` refuses about tasks, lengths and seeds. Source: arXiv 2406.04267, Theorem B.3,
-    equation 2, Lemmas B.1 and B.2.
+    of other tokens), for weights that are not finite, and for whatever `collapse` refuses. Source: arXiv 2406.04267, Theorem
+    B.3, equation 2, Lemmas B.1 and B.2.
     """
     mitigation_object, length_list = optional(mitigation), checked_lengths(lengths)
     pairs = as_pairs(model, tasks.repeating(task) if isinstance(task, str) else task, mitigation_object, False)

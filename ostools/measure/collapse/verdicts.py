@@ -1,18 +1,14 @@
-"""At which lengths a pair is hidden: the one place that decides it, for tables, charts, findings
-and other measurements.
+"""At which lengths a pair is hidden: the one place that decides it, for tables, charts, findings and other measurements.
 
-A pair is hidden at a length where its float64 distance, with the same stored weights, is below the
-rounding noise of the difference y - y* (`pair_noise`), or where the two come out as the same
-numbers. Which of these lengths make a range is `theory.hidden_ranges`. A length at which nothing
-was measured, as the dtype overflows, is in no range.
+A pair is hidden at a length where its float64 distance, with the same stored weights, is below the rounding noise of the
+difference y - y* (`pair_noise`), or where the two come out as the same numbers. Which of these lengths make a range is
+`theory.hidden_ranges`. A length at which nothing was measured, as the dtype overflows, is in no range.
 
-A distance is read at a site, of the whole vector there or of its pieces by head, in a norm
-(`Reading`). Figure 5 reports the "difference in representation at the last layer", the Linf norm of
-v^(L) - v*^(L), "averaged out over each head" (section 4). v^(L) has no heads, and the paper does
-not say what they are of it. Here it is cut into as many chunks of d_model / H as there are heads
-(`per="head-chunk"`). The other reading is every head's own output in the last block
-(`site="attention"`).
-"""
+A distance is read at a site, of the whole vector there or of its pieces by head, in a norm (`Reading`). Figure 5 reports
+the "difference in representation at the last layer", the Linf norm of v^(L) - v*^(L), "averaged out over each head"
+(section 4). v^(L) has no heads, and the paper does not say what they are of it. Here it is cut into as many chunks of
+d_model / H as there are heads (`per="head-chunk"`). The other reading is every head's own output in the last block
+(`site="attention"`)."""
 
 from __future__ import annotations
 
@@ -54,8 +50,6 @@ def behind_all_blocks(frame: Frame) -> Frame:
 
 @dataclass(frozen=True)
 class Reading:
-    """One way of reading the distance of a pair."""
-
     site: str
     per: str
     norm: str
@@ -91,12 +85,6 @@ class Reading:
         return rows
 
     @property
-    def distance(self) -> str:
-        """The distance in words, without its site: "L∞ distance", or "L∞ distance, mean over heads (...)"."""
-        over = f", mean over {PIECES[self.per]}" if PIECES[self.per] else ""
-        return f"{NORM_WORDS[self.norm]} distance{over}"
-
-    @property
     def words(self) -> str:
         """The distance in words: "L2 distance at y"."""
         over = f", mean over {PIECES[self.per]}" if PIECES[self.per] else ""
@@ -107,9 +95,9 @@ TOP_TOKEN, IDENTICAL = "top-token", "identical-logits"
 MEASURED, OVERFLOWS = "measured", "not finite"
 """The `status` of a row."""
 TO_THE_END, IN_A_RANGE, UNDECIDED, TOLD_APART = "hidden to the end", "hidden in a range", "not decided", "apart"
-KINDS = (TO_THE_END, IN_A_RANGE, UNDECIDED, TOLD_APART, OVERFLOWS)
-"""The kinds of verdict: a range that goes on to the longest length tried; ranges that end before it; no range, but hidden at
-the longest length tried, or too few lengths for a range; no range; nothing measured, as the dtype overflows."""
+"""The kinds of verdict, beside `OVERFLOWS`: a range that goes on to the longest length tried; ranges that end before it; no
+range, but hidden at the longest length tried, or too few lengths for a range; no range; nothing measured, as the dtype
+overflows."""
 ONE_CURVE = ["task", "pair", "seed", "dtype", "site", "layer"]
 """What a curve over lengths is one of."""
 _WORDS = {TOP_TOKEN: ("the same", "different"), IDENTICAL: ("identical", "different")}
@@ -148,7 +136,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class CurveVerdict:
-    """Verdict on one curve: its kind (`KINDS`), its ranges, at how many of the tried lengths it is hidden, and the same in
+    """Verdict on one curve: its kind, its ranges, at how many of the tried lengths it is hidden, and the same in
     words."""
 
     kind: str
@@ -176,8 +164,7 @@ def trained_length(task: str, trained: Mapping[str, int] | None) -> int | None:
 
 
 def is_hidden(distance: Any, noise: Any, computed: Any) -> Any:
-    """Which rows are hidden: the float64 `distance` is below the `noise` of the difference, or the two came out as the same
-    numbers."""
+    """Which rows are hidden; `computed`: the distance of the two as they came out."""
     return (distance < noise) | (computed == 0)
 
 
@@ -213,9 +200,9 @@ def _in_every(key: tuple[Any, ...], curves: list[Curve]) -> Curve:
     hidden: dict[int, bool] = {}
     tokens: dict[int, int] = {}
     for curve in curves:
-        for n, count, is_hidden in zip(curve.lengths, curve.tokens, curve.hidden, strict=True):
+        tokens = dict(zip(curve.lengths, curve.tokens, strict=True)) | tokens
+        for n, is_hidden in zip(curve.lengths, curve.hidden, strict=True):
             hidden[n] = is_hidden and hidden.get(n, True)
-            tokens.setdefault(n, count)
     lengths = sorted(hidden)
     finite = all(curve.finite for curve in curves)
     return Curve(key, lengths, [tokens[n] for n in lengths], [hidden[n] for n in lengths], finite)
@@ -260,37 +247,26 @@ def _without_range(curve: Curve, count: int, hidden: str) -> tuple[str, str]:
 
 def _in_words(curve: Curve, ranges: tuple[HiddenRange, ...], limits: Limits, hidden: str, apart_word: str) -> str:
     parts = [_range_in_words(curve, span, limits, apart_word) for span in ranges]
-    single_lengths = sum(curve.hidden) - sum(span.hidden for span in ranges)
-    single = (
-        f"; and at {single_lengths} more length{'s' * (single_lengths != 1)}, fewer than {IN_A_ROW} in a row"
-        if single_lengths
-        else ""
-    )
-    return f"{hidden} {'; '.join(parts)}{single}"
+    if single := sum(curve.hidden) - sum(span.hidden for span in ranges):
+        parts.append(f"and at {single} more length{'s' * (single != 1)}, fewer than {IN_A_ROW} in a row")
+    return f"{hidden} {'; '.join(parts)}"
 
 
 def _range_in_words(curve: Curve, span: HiddenRange, limits: Limits, apart_word: str) -> str:
     start, end = curve.lengths.index(span.first), curve.lengths.index(span.last)
     shortest = ", the shortest tried," if start == 0 else ""
-    where = f"from {span.first}{shortest} to {span.last}"
-    if span.open:
-        where = f"from {span.first}{shortest} on, up to {span.last}, the last length tried"
-    count_words = (
-        f"all {span.lengths_tried}"
-        if span.hidden == span.lengths_tried
-        else f"{span.hidden} of the {span.lengths_tried}"
-    )
-    spread = span.last - span.first + 1
-    tried_words = "lengths tried" if spread == span.lengths_tried else f"lengths tried, of {spread}"
+    upper = f"on, up to {span.last}, the last length tried" if span.open else f"to {span.last}"
+    tried, spread = span.lengths_tried, span.last - span.first + 1
+    count = f"all {tried}" if span.hidden == tried else f"{span.hidden} of the {tried}"
+    count += " lengths tried" + (f", of {spread}" if spread != tried else "")
     after = curve.hidden[end + 1 : end + 1 + IN_A_ROW]
     ends = ""
     if len(after) == IN_A_ROW:
         ends = f", {apart_word} again from {curve.lengths[end + 1]}"
     elif after:
         ends = f", {apart_word} at {after.count(False)} of the {len(after)} longer lengths tried"
-    reasons = [_limit(curve, start - 1, limits) if start else "", _limit(curve, end, limits)]
-    why = "; ".join(reason for reason in reasons if reason)
-    return f"{where} ({count_words} {tried_words}){ends}{f' ({why})' if why else ''}"
+    why = "; ".join(filter(None, [_limit(curve, start - 1, limits) if start else "", _limit(curve, end, limits)]))
+    return f"from {span.first}{shortest} {upper} ({count}){ends}{f' ({why})' if why else ''}"
 
 
 def _limit(curve: Curve, index: int, limits: Limits) -> str:

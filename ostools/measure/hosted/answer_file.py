@@ -47,6 +47,12 @@ class HostedAnswer:
     tokens: int | None = None
     seconds: float = math.nan
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> HostedAnswer:
+        seconds, tokens = row.get("seconds"), row.get("prompt_tokens")
+        ended = "length" if row.get("finish_reason") == "length" else "stop"
+        return cls(without_stop_tokens(row["text"]), ended, tokens, math.nan if seconds is None else float(seconds))
+
 
 @dataclass(frozen=True)
 class Hosted:
@@ -63,9 +69,7 @@ class Hosted:
 
     def only(self, expected_questions: Sequence[Question]) -> Sequence[Question]:
         """Return `expected_questions` if these are the questions that were asked, in any order; else raise `InputError`."""
-        mine, theirs = (
-            {question.id for question in question_list} for question_list in (self.questions, expected_questions)
-        )
+        mine, theirs = ({question.id for question in listed} for listed in (self.questions, expected_questions))
         if mine != theirs:
             more, less = len(mine - theirs), len(theirs - mine)
             odd = min(mine ^ theirs)
@@ -79,9 +83,8 @@ class Hosted:
         """Return these of its questions, with their answers."""
         ids = {question.id for question in questions}
         mine = tuple(question for question in self.questions if question.id in ids)
-        return replace(
-            self, questions=mine, answer_by_id={name: text for name, text in self.answer_by_id.items() if name in ids}
-        )
+        answer_by_id = {name: answer for name, answer in self.answer_by_id.items() if name in ids}
+        return replace(self, questions=mine, answer_by_id=answer_by_id)
 
     def provenance(self, **parameters: Any) -> Provenance:
         """Where the numbers come from: the model by its name alone, as nothing else is known of it."""
@@ -111,7 +114,9 @@ def read_answers(path: str | Path, questions: Iterable[Question], *, model: str 
     rows = list(_checked(file, question_by_id))
     if not rows:
         raise InputError(f"{file}: expected at least one line with 'id' and 'text', found none")
-    answer_by_id = {row["id"]: _hosted_answer(row) for _, row in rows if _came(row)}
+    # What a filter withheld is no answer of the model.
+    came = (row for _, row in rows if row["text"] is not None and row.get("finish_reason") != "content_filter")
+    answer_by_id = {row["id"]: HostedAnswer.of(row) for row in came}
     settings = _settings(file, rows)
     model_name = settings.pop("model", None)
     if None not in (model_name, model) and model_name != model:
@@ -178,8 +183,7 @@ def _not_asked(place: str, name: object, question_by_id: Mapping[str, Question])
         )
     return InputError(
         f"{place}: id {name[:200]!r} is not among the {len(question_by_id)} questions asked here, such as "
-        f"{next(iter(question_by_id), None)!r}: "
-        "give the options with which `ostools evaluate prompts` wrote it"
+        f"{next(iter(question_by_id), None)!r}: give the options with which `ostools evaluate prompts` wrote it"
     )
 
 
@@ -217,22 +221,6 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _came(row: Mapping[str, Any]) -> bool:
-    """Whether it is an answer of the model: what a filter withheld is none."""
-    return row["text"] is not None and row.get("finish_reason") != "content_filter"
-
-
-def _hosted_answer(row: Mapping[str, Any]) -> HostedAnswer:
-    seconds = row.get("seconds")
-    ended = "length" if row.get("finish_reason") == "length" else "stop"
-    return HostedAnswer(
-        without_stop_tokens(row["text"]),
-        ended,
-        row.get("prompt_tokens"),
-        math.nan if seconds is None else float(seconds),
-    )
-
-
 def without_stop_tokens(text: str) -> str:
     """A text without the tokens that end it, where they were left at its end, and the blanks before them."""
     ending = _REVERSED_ENDING.match(text[::-1])
@@ -245,10 +233,10 @@ def _settings(file: Path, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> dict
     for key in SETTINGS:
         values = {json.dumps(row.get(key)): place for place, row in rows}
         if len(values) > 1:
-            (first_value, _), (second_value, place) = list(values.items())[:2]
+            (first_value, _), (second_value, place), *_ = values.items()
             raise InputError(
                 f"{file}: expected answers made in one way, found {key} {first_value} and {second_value} ({place}); one file "
-                f"for each"
+                "for each"
             )
         settings[key] = rows[0][1].get(key)
     served = {row.get("served") for _, row in rows} - {None}

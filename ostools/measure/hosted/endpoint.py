@@ -67,7 +67,9 @@ def ask_endpoint(
     with _mine(file):
         unanswered = _unanswered(file, asked_questions, how)
         if unanswered:
-            with closing(_Server(endpoint, model, max_tokens, key, file, timeout, retries)) as server:
+            options = {} if max_tokens is None else {"max_tokens": max_tokens}
+            server = _Server(endpoint, model, options, key, file, timeout, retries)
+            with closing(server.client):
                 server.require_somebody()
                 for count_done, question in enumerate(unanswered, len(asked_questions) - len(unanswered) + 1):
                     _append(file, how | {"id": question.id} | server.answer(question))
@@ -82,7 +84,7 @@ class _Server:
         self,
         endpoint: str,
         model: str,
-        max_tokens: int | None,
+        options: dict[str, Any],
         key: str | None,
         file: Path,
         timeout: float,
@@ -91,18 +93,15 @@ class _Server:
         self.library = _library()
         from ostools.measure.hosted.client import client_of
 
-        self.endpoint, self.model, self.key, self.file, self.timeout = endpoint, model, key, file, timeout
-        self.options: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
+        self.endpoint, self.model, self.options, self.key, self.file = endpoint, model, options, key, file
+        self.first_timeout = min(timeout, 20.0)
         self.client = client_of(endpoint, key or _NO_KEY, timeout, retries)
-
-    def close(self) -> None:
-        """Ends its connections."""
-        self.client.close()
 
     def require_somebody(self) -> None:
         """One question without retries, whose answer does not matter: whether anybody listens there."""
+        client = self.client.with_options(max_retries=0, timeout=self.first_timeout)
         try:
-            self.client.with_options(max_retries=0, timeout=min(self.timeout, 20.0)).models.with_raw_response.list()
+            client.models.with_raw_response.list()
         except self.library.APIConnectionError as error:
             raise self._refused(error) from None
         except self.library.OpenAIError:
@@ -152,32 +151,26 @@ class _Server:
         }
 
     def _refused(self, error: Any) -> InputError:
-        resume_words = (
-            f"; what was answered is in {self.file}, and the same command goes on" if self.file.is_file() else ""
-        )
         where, code = f"--endpoint {self.endpoint}", getattr(error, "status_code", None)
-        error_text = self._scrubbed(str(error))
+        told = self._scrubbed(str(error))
         if isinstance(error, self.library.APITimeoutError):
-            return InputError(f"{where}: no whole answer in time{resume_words}")
-        if isinstance(error, self.library.APIConnectionError):
+            reason = f"{where}: no whole answer in time"
+        elif isinstance(error, self.library.APIConnectionError):
             cause = self._scrubbed(str(error.__cause__ or error))
-            return InputError(
-                f"{where}: nobody answers there ({cause}): start the server, or mend the URL{resume_words}"
-            )
-        if code in (401, 403):
+            reason = f"{where}: nobody answers there ({cause}): start the server, or mend the URL"
+        elif code in (401, 403):
             what = f"the key in {KEY}" if self.key else f"to answer without a key: set {KEY}"
-            return InputError(f"{where} refuses {what} ({error_text}){resume_words}")
-        if code == 404:
-            return InputError(
-                f"{where}: no model {self.model!r}, or no OpenAI-compatible API there (its URL often ends in /v1): "
-                f"{error_text}{resume_words}"
-            )
-        if code is not None and 300 <= code < 400:
+            reason = f"{where} refuses {what} ({told})"
+        elif code == 404:
+            hint = "no OpenAI-compatible API there (its URL often ends in /v1)"
+            reason = f"{where}: no model {self.model!r}, or {hint}: {told}"
+        elif code is not None and 300 <= code < 400:
             elsewhere = self._scrubbed(error.response.headers.get("location", "an address that it does not tell"))
-            return InputError(
-                f"{where} sends the question on to {elsewhere}: give that URL, if you trust it with the prompts{resume_words}"
-            )
-        return InputError(f"{where} refuses: {error_text}{resume_words}")
+            reason = f"{where} sends the question on to {elsewhere}: give that URL, if you trust it with the prompts"
+        else:
+            reason = f"{where} refuses: {told}"
+        resume = f"; what was answered is in {self.file}, and the same command goes on" if self.file.is_file() else ""
+        return InputError(reason + resume)
 
     def _odd(self, body_text: str) -> InputError:
         return InputError(
@@ -248,22 +241,19 @@ def _unanswered(file: Path, questions: tuple[Question, ...], how: Mapping[str, A
 def _complete_lines(file: Path) -> str:
     """The file's text in whole lines: a row that a kill cut short goes, another end of a line that is missing is added."""
     text = text_of(file)
-    whole_lines, _, last = text.rpartition("\n")
+    end = text.rfind("\n") + 1
+    lines, last = text[:end], text[end:]
     if not last:
         return text
-    lines = f"{whole_lines}\n" if whole_lines else ""
-    complete_text = lines if last[: len(_FIRST)] == _FIRST[: len(last)] and not _is_json(last) else f"{text}\n"
+    try:
+        json.loads(last)
+        is_cut = False
+    except ValueError:
+        is_cut = last[: len(_FIRST)] == _FIRST[: len(last)]
+    complete_text = lines if is_cut else f"{text}\n"
     list(rows_of(file, complete_text))
     write_atomically(file, lambda part: part.write_text(complete_text, encoding="utf-8"))
     return complete_text
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _append(file: Path, row: Mapping[str, Any]) -> None:

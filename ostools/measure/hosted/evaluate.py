@@ -63,17 +63,18 @@ def hosted_rows(hosted: Hosted, question_list: Sequence[Question]) -> pd.DataFra
 
 
 def _row(question: Question, hosted_answer: HostedAnswer | None) -> dict[str, Any]:
+    known = hosted_answer or HostedAnswer("", "length")
     common_columns = {
         "status": "none" if question.mitigation == "none" else "active" if question.rewritten else "inactive",
         "sample": 0,
-        "tokens": None if hosted_answer is None else hosted_answer.tokens,
+        "tokens": known.tokens,
         "log_probability": math.nan,
         "rank": None,
-        "seconds": math.nan if hosted_answer is None else hosted_answer.seconds,
+        "seconds": known.seconds,
         "within_training": None,
     }
-    if hosted_answer is not None:
-        return answer_columns(question, Answer((), hosted_answer.text, hosted_answer.ended)) | common_columns
-    empty_columns = answer_columns(question, Answer((), "", "length"))
-    key_columns = {name: empty_columns[name] for name in ("length", "seed", "key")}
-    return dict.fromkeys(empty_columns) | key_columns | {"kind": UNANSWERED, "ended": UNANSWERED} | common_columns
+    columns = answer_columns(question, Answer((), known.text, known.ended))
+    if hosted_answer is None:
+        key_columns = {name: columns[name] for name in ("length", "seed", "key")}
+        columns = dict.fromkeys(columns) | key_columns | {"kind": UNANSWERED, "ended": UNANSWERED}
+    return columns | common_columns

@@ -1,14 +1,10 @@
-"""Prompts of different lengths in one batch: padded on the left where that is proven harmless, else
-equal lengths only.
+"""Prompts of different lengths in one batch: padded on the left where that is proven harmless, else equal lengths only.
 
-Padding is silent where it goes wrong: keys at the padding that are seen, positions that count it.
-So a padded batch carries its mask and its position ids explicitly, and there is one only where
-tests show that nothing depends on it (`padding`).
+Padding is silent where it goes wrong: keys at the padding that are seen, positions that count it. So a padded batch carries its
+mask and its position ids explicitly, and there is one only where tests show that nothing depends on it (`padding`).
 
-The bytes that one pass holds beside the stored weights are counted here too, by the shape of the
-model. What is larger than a pass is counted beside the code that holds it (`jacobian.memory`,
-`paths.memory`).
-"""
+The bytes that one pass holds beside the stored weights are counted here too, by the shape of the model; what is larger than
+a pass is counted beside the code that holds it."""
 
 from __future__ import annotations
 
@@ -41,8 +37,6 @@ _WORTH_SHARING = 32  # tokens, of a prefix that is read in a pass of its own
 
 @dataclass(frozen=True)
 class Padding:
-    """Whether prompts of different lengths may share a batch, and why (not)."""
-
     allowed: bool
     reason: str
 
@@ -64,9 +58,8 @@ def padding(model: TransformerBridge) -> Padding:
         return Padding(False, f"the active edit {edits[0].kind!r} would act on the padding too")
     if any(isinstance(module, HookPoint) and module.fwd_hooks for module in model.modules()):
         return Padding(False, "what is being captured would hold the padding too")
-    return Padding(
-        True, "left padding, with its mask" if has_alibi(model) else "left padding, with mask and position ids"
-    )
+    carried = "its mask" if has_alibi(model) else "mask and position ids"
+    return Padding(True, f"left padding, with {carried}")
 
 
 def batches(lengths: Sequence[int], padded: bool, tokens: int = TOKENS, steps: int = 0) -> list[list[int]]:
@@ -82,8 +75,8 @@ def batches(lengths: Sequence[int], padded: bool, tokens: int = TOKENS, steps: i
             batch = index_groups[-1]
             shortest = lengths[batch[0]]
             padding_tokens = len(batch) * length - sum(lengths[place] for place in batch)
-            alike = padded and (length <= _STRETCH * shortest or padding_tokens <= _STEP * steps)
-            alike = alike or length == shortest
+            little_padding = length <= _STRETCH * shortest or padding_tokens <= _STEP * steps
+            alike = length == shortest or (padded and little_padding)
             if alike and (len(batch) + 1) * length <= tokens:
                 batch.append(index)
                 continue
@@ -155,12 +148,10 @@ class Rows:
         return logits
 
     def extend(self, tokens: Int[Tensor, " batch"]) -> None:
-        """The next token of every row."""
         self.real = torch.cat([self.real, torch.ones_like(self.real[:, :1])], dim=1)
         self.unread = tokens[:, None] if self.cache is not None else torch.cat([self.unread, tokens[:, None]], dim=1)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these rows only."""
         row_indices = torch.tensor(list(rows), device=self.unread.device)
         self.unread, self.real = self.unread[row_indices], self.real[row_indices]
         if self.cache is not None:
@@ -189,24 +180,18 @@ def pass_bytes(shape: Shape, rows: int, pos: int, logits: int, element: int) -> 
 
 
 def patterns_bytes(shape: Shape, pos: int, element: int | None = None) -> int:
-    """A pass over one prompt whose patterns are kept, of every layer; `element`: bytes of a number,
-    where it is not read as it is loaded."""
+    """Bytes of a pass over one prompt whose patterns are kept; `element`: bytes of a number that is not read as it is
+    loaded."""
     element = shape.element if element is None else element
     pattern_bytes = shape.n_layers * shape.n_heads * pos**2 * element
     return pass_bytes(shape, 1, pos, 1, element) + pattern_bytes + cast_bytes(shape, element)
 
 
 def batch_bytes(
-    shape: Shape,
-    prompts: int,
-    pos: int,
-    *,
-    answer: int = 0,
-    logits: int = 1,
-    element: int | None = None,
+    shape: Shape, prompts: int, pos: int, *, answer: int = 0, logits: int = 1, element: int | None = None
 ) -> int:
-    """A pass over so many prompts of at most `pos` tokens, or as many of them as go through together,
-    each with so many tokens of an answer behind it."""
+    """Bytes of a pass over so many prompts of at most `pos` tokens, or as many of them as go through together, each with so
+    many tokens of an answer behind it."""
     element = shape.element if element is None else element
     rows = min(prompts, max(1, TOKENS // pos))
     return pass_bytes(shape, rows, pos + answer, logits, element) + cast_bytes(shape, element)

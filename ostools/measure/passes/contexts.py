@@ -1,10 +1,4 @@
-"""Contexts that a forward pass runs in: its arithmetic, ALiBi's bias in a packed pass, a later
-start, strips of queries.
-
-Derivatives and formulas are computed in float32, or all the way in float64. A pass may begin at the
-residual stream that a block reads, or end before the unembedding. Attention runs in strips of
-queries where a block's pattern would take over 64 MiB.
-"""
+"""Contexts that a forward pass runs in: its arithmetic, ALiBi's bias in a packed pass, a later start, strips of queries."""
 
 from __future__ import annotations
 
@@ -48,7 +42,6 @@ def full_precision(model: TransformerBridge, what: str) -> TransformerBridge:
 
 
 def require_no_edits(caller: str, model: TransformerBridge, reason: str) -> None:
-    """Refuse active edits in the name of `caller`, with the reason."""
     if edits := hooks.active_edits(model):
         raise InputError(
             f"{caller}: expected a model without edits, found {edits[0].kind!r} at {edits[0].where}: {reason}; "
@@ -58,9 +51,8 @@ def require_no_edits(caller: str, model: TransformerBridge, reason: str) -> None
 
 @contextmanager
 def true_arithmetic(model: TransformerBridge, layers: Iterable[int] | None = None) -> Iterator[None]:
-    """Compute norms and softmax of a float64 model in float64 too; all of it where blocks are
-    closed. `layers`: of these only. Products of float32
-    matrices are not in TF32, whatever is allowed elsewhere."""
+    """Compute norms and softmax of a float64 model in float64 too (all of it where blocks are closed), of these `layers` only;
+    products of float32 matrices not in TF32."""
     exact: AbstractContextManager[Any] = nullcontext()
     if next(model.parameters()).dtype == torch.float64:
         exact = _AllFloat64() if is_closed(model) else hooks.exact_arithmetic(model, layers)

@@ -13,9 +13,9 @@ trunk, heads x trunk^2, and its keys and values.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -37,9 +37,6 @@ _STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 _LOOP_TOKENS = 4096  # tokens in one batch of the loop
 
 
-_Records: TypeAlias = tuple[hooks.Record, hooks.Record]
-
-
 @dataclass(frozen=True)
 class Unembedding:
     """Logits from y, as the model computes them: W_U y, times a factor (Granite), and the soft-cap where there is one."""
@@ -50,7 +47,6 @@ class Unembedding:
 
     @classmethod
     def of(cls, model: TransformerBridge) -> Unembedding:
-        """A model's own; holds its unembedding weights, and nothing else of it."""
         return cls(model.unembed, soft_cap(model), logit_scale(model))
 
     @property
@@ -76,7 +72,6 @@ class LastRows:
 
     @property
     def residual(self) -> Float[Tensor, "row d_model"]:
-        """v^(L)."""
         return self.residuals[max(self.residuals)]
 
     def of(self, prompts: Int[Tensor, " row"]) -> LastRows:
@@ -110,7 +105,6 @@ def batching_of(model: TransformerBridge, trees: Sequence[PrefixTree]) -> Batchi
 
 
 def _rope_types(config: Any) -> Iterator[str]:
-    """The kinds of rotary embedding in a Hugging Face configuration; Gemma 3 has one per kind of layer."""
     rope = getattr(config, "rope_parameters", None) or {}
     for value in [rope, *rope.values()]:
         if isinstance(value, dict) and "rope_type" in value:
@@ -139,27 +133,18 @@ def _in_order(parts: Sequence[LastRows], order: Sequence[int]) -> LastRows:
     return LastRows(residuals, *(torch.cat([getattr(part, name) for part in parts])[back] for name in ("y", "z")))
 
 
-def joined(parts: Sequence[LastRows]) -> LastRows:
-    """The rows of all parts, one part's after the other's."""
-    return _in_order(parts, range(sum(len(part.y) for part in parts)))
-
-
 def separate_rows(
     model: TransformerBridge, prompt: Sequence[int], layers: Sequence[int] = ()
 ) -> tuple[LastRows, Float[Tensor, " d_vocab"]]:
-    """One prompt in a pass of its own: its representations, and the logits that the model itself returns.
+    """One prompt in a pass of its own: its representations (`layers` as in `last_rows`), and the logits that the model itself
+    returns."""
+    rows, logits = _pass(model, [prompt], (*layers, int(model.cfg.n_layers)), logits_to_keep=1)
+    return rows, logits[0, -1]
 
-    layers: of which l v^(l) is kept, beside L.
-    """
+
+def own_rows(model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Sequence[int] = ()) -> LastRows:
     layer_indices = (*layers, int(model.cfg.n_layers))
-    with torch.no_grad(), true_arithmetic(model), _recording(model, None, layer_indices) as record:
-        logits = model(_batch(model, [prompt]), use_cache=False, logits_to_keep=1)
-    return _rows(record), logits[0, -1]
-
-
-def own_rows(model: TransformerBridge, prompt: Sequence[int], layers: Sequence[int] = ()) -> LastRows:
-    """The representations of `separate_rows`, without the logits."""
-    return _loop(model, [prompt], (*layers, int(model.cfg.n_layers)))
+    return _in_order([_pass(model, [prompt], layer_indices)[0] for prompt in prompts], range(len(prompts)))
 
 
 def _packed(model: TransformerBridge, tree: PrefixTree, layers: Sequence[int]) -> LastRows:
@@ -168,7 +153,7 @@ def _packed(model: TransformerBridge, tree: PrefixTree, layers: Sequence[int]) -
     ends = [tree.ends[prompt] for prompt in on_trunk]
     trunk = tree.ids[: tree.trunk]
     if tree.is_chain and chunk(len(trunk)) == len(trunk):
-        return _in_order([_one_pass(model, trunk, ends, layers)], on_trunk)
+        return _in_order([_pass(model, [trunk], layers, ends)[0]], on_trunk)
     # Without a configuration no layer of the cache forgets what is beyond its window: a branch may leave before that.
     cache = DynamicCache()
     parts, order = _trunk(model, trunk, dict(zip(on_trunk, ends, strict=True)), cache, layers)
@@ -189,9 +174,8 @@ def _trunk(
     parts, order, size = [], [], chunk(len(ids))
     for start in range(0, len(ids), size):
         end_by_prompt = {prompt: end - start for prompt, end in ends.items() if start <= end < start + size}
-        parts.append(
-            _one_pass(model, ids[start : start + size], list(end_by_prompt.values()), layers, past_key_values=cache)
-        )
+        piece, ends_here = ids[start : start + size], list(end_by_prompt.values())
+        parts.append(_pass(model, [piece], layers, ends_here, past_key_values=cache, use_cache=True)[0])
         order += end_by_prompt
     return parts, order
 
@@ -204,13 +188,12 @@ def _branches(
     rows: list[int],
     layers: Sequence[int],
 ) -> LastRows:
-    """One group of branches, on the keys and values of the trunk before them."""
     device = next(model.parameters()).device
     visible, places = tree.visible(group).to(device), tree.key_positions(group).to(device)
     positions = places[group.reach :]
     cache_layers: list[Any] = cache.layers
     before = [(layer.keys[..., : group.reach, :], layer.values[..., : group.reach, :]) for layer in cache_layers]
-    options: dict[str, Any] = {"past_key_values": DynamicCache(before)}
+    options: dict[str, Any] = {"past_key_values": DynamicCache(before), "use_cache": True}
     with ExitStack() as stack:
         if has_alibi(model):
             # It takes no positions, and counts the keys of the mask that it is given: its own hides what comes later.
@@ -228,21 +211,7 @@ def _branches(
             sliding = [layer for layer, own_window in windows.items() if own_window == window]
             near = positions[:, None] - places[None, :] < window
             stack.enter_context(hooks.mask_scores(model, visible & near, layers=sliding))
-        return _one_pass(model, [tree.ids[node] for node in group.nodes], rows, layers, **options)
-
-
-def _one_pass(
-    model: TransformerBridge, ids: Sequence[int], rows: Sequence[int], layers: Sequence[int], **options: Any
-) -> LastRows:
-    """One forward pass, read at the given positions. Without `past_key_values` nothing is cached."""
-    cached = "past_key_values" in options
-    with (
-        torch.no_grad(),
-        true_arithmetic(model),
-        _recording(model, torch.tensor(rows, dtype=torch.int64), layers) as record,
-    ):
-        model(_batch(model, [ids]), use_cache=cached, logits_to_keep=no_logits(model), **options)
-    return _rows(record)
+        return _pass(model, [[tree.ids[node] for node in group.nodes]], layers, rows, **options)[0]
 
 
 def _loop(model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Sequence[int]) -> LastRows:
@@ -255,46 +224,42 @@ def _loop(model: TransformerBridge, prompts: Sequence[Sequence[int]], layers: Se
         step = max(1, chunk(_LOOP_TOKENS) // length)
         for start in range(0, len(indices), step):
             batch_indices = indices[start : start + step]
-            with torch.no_grad(), true_arithmetic(model), _recording(model, None, layers) as record:
-                model(
-                    _batch(model, [prompts[index] for index in batch_indices]),
-                    use_cache=False,
-                    logits_to_keep=no_logits(model),
-                )
-            parts.append(_rows(record))
+            parts.append(_pass(model, [prompts[index] for index in batch_indices], layers)[0])
             order.extend(batch_indices)
     return _in_order(parts, order)
 
 
-@contextmanager
-def _recording(model: TransformerBridge, rows: Int[Tensor, " row"] | None, layers: Sequence[int]) -> Iterator[_Records]:
-    """Keep the given positions of the only prompt of a batch, or (None) the last position of every prompt.
-
-    layers: of which l v^(l) is kept.
-    """
+def _pass(
+    model: TransformerBridge,
+    prompts: Sequence[Sequence[int]],
+    layers: Sequence[int],
+    positions: Sequence[int] | None = None,
+    **options: Any,
+) -> tuple[LastRows, Tensor]:
+    """One forward pass, and the logits that it was asked for. It keeps these positions of the only prompt of its batch, or
+    (None) the last one of every prompt; nothing is cached, and no logits are made, unless the options say so."""
+    device = next(model.parameters()).device
 
     def keep(tensor: Tensor, layer: int | None) -> Tensor:
         # A copy, since a view would hold every position of the pass in memory.
-        return tensor[:, -1].clone() if rows is None else tensor[0, rows.to(tensor.device)]
+        return (
+            tensor[:, -1].clone()
+            if positions is None
+            else tensor[0, torch.tensor(positions, dtype=torch.int64, device=tensor.device)]
+        )
 
-    once = ("embedding", "final_norm") if 0 in layers else ("final_norm",)
-    once = once if is_closed(model) else ("z", *once)
+    once = ["final_norm"] + ["z"] * (not is_closed(model)) + ["embedding"] * (0 in layers)
     blocks = [layer - 1 for layer in layers if layer]
     with (
+        torch.no_grad(),
+        true_arithmetic(model),
         hooks.capture(model, "residual_post", layers=blocks, reduce=keep) as streams,
-        hooks.capture(model, *once, layers=[int(model.cfg.n_layers) - 1], reduce=keep) as other_sites,
+        hooks.capture(model, *once, layers=[int(model.cfg.n_layers) - 1], reduce=keep) as sites,
     ):
-        yield streams, other_sites
-
-
-def _rows(records: _Records) -> LastRows:
-    streams, other_sites = records
-    residuals = {0: other_sites["embedding"]} if "embedding" in list(other_sites) else {}
+        options = {"use_cache": False, "logits_to_keep": no_logits(model)} | options
+        logits = model(torch.tensor(prompts, device=device), **options)
+    residuals = {0: sites["embedding"]} if 0 in layers else {}
     residuals |= {block + 1: rows for block, rows in sorted(streams["residual_post"].items())}
-    y = other_sites["final_norm"]
-    (z,) = other_sites["z"].values() if "z" in list(other_sites) else (y.new_empty(len(y), 0, 0),)
-    return LastRows(residuals, y, z)
-
-
-def _batch(model: TransformerBridge, prompts: Sequence[Sequence[int]]) -> Int[Tensor, "batch pos"]:
-    return torch.tensor(prompts, device=next(model.parameters()).device)
+    y = sites["final_norm"]
+    (z,) = (y.new_empty(len(y), 0, 0),) if is_closed(model) else sites["z"].values()
+    return LastRows(residuals, y, z), logits

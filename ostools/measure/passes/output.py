@@ -39,7 +39,6 @@ class Output:
 
     @property
     def norm(self) -> float:
-        """||w||_2, in float64."""
         return float(self.row.double().norm())
 
     @classmethod
@@ -94,7 +93,6 @@ def output_row(
 
 
 def soft_cap(model: TransformerBridge) -> float | None:
-    """Bound of the model's logits; None where it has none."""
     return soft_cap_of(model.original_model.config)
 
 

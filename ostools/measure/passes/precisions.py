@@ -1,9 +1,7 @@
 """Precisions by name: a model cast whole, or one part of it stored in few bits and computed with in float32.
 
 Casting ("bfloat16") rounds what is stored and how it is computed. "bfloat16-weights", "-residual" and "-kv" round what is
-stored alone, one part at a time: which of them hides a pair is then a measurement (Section 4, "Quantisation"). "int8-dynamic"
-computes in whole numbers.
-"""
+stored alone, one part at a time: which of them hides a pair is then a measurement (Section 4, "Quantisation")."""
 
 from __future__ import annotations
 
@@ -33,12 +31,11 @@ AS_GIVEN = "given"
 
 @dataclass(frozen=True)
 class Precision:
-    """Precision in which a model is run: in which arithmetic, and what of it is stored in which format.
+    """Precision in which a model is run: `dtype` is the arithmetic's; `part` is stored in `format`, both None for a cast.
 
     `name`: "float32", "bfloat16", "float16" or "float64" (the whole model is cast), or "<format>-<part>" (float32 arithmetic,
     that part alone is stored in the format), or "int8-dynamic" (the blocks' matrices multiply int8 weights and activations, all
-    else is float32: `view_dynamic`). `dtype` is the arithmetic's. `format` (bfloat16, float16, float8_e4m3fn, float8_e5m2,
-    int8, int4) and `part` (weights, residual, kv, dynamic) are None for a cast.
+    else is float32: `view_dynamic`).
     """
 
     name: str
@@ -128,6 +125,4 @@ PRECISIONS["int8-dynamic"] = Precision("int8-dynamic", torch.float32, "int8", DY
 def checked_precisions(dtypes: str | Iterable[str]) -> list[Precision]:
     """The precisions of those names in order, each once; one that there is not, or none at all, is an `InputError`."""
     names = [dtypes] if isinstance(dtypes, str) else checked_list("dtypes", dtypes, "('float32', 'bfloat16')")
-    return [
-        Precision.of_name(name) for name in dict.fromkeys(checked_name("dtype", name, PRECISIONS) for name in names)
-    ]
+    return [*dict.fromkeys(map(Precision.of_name, names))]

@@ -42,7 +42,6 @@ class PrefixTree:
 
     @property
     def is_chain(self) -> bool:
-        """Whether every prompt is a prefix of the longest."""
         return self.trunk == len(self.ids)
 
     def groups(self, size: int = GROUP) -> Iterator[Group]:
@@ -78,7 +77,6 @@ class PrefixTree:
         return torch.from_numpy(visible)
 
     def key_positions(self, group: Group) -> Int[Tensor, " key"]:
-        """The position in the prompt of every key of `visible`."""
         return torch.tensor([*range(group.reach), *(self.positions[node] for node in group.nodes)])
 
 

@@ -11,7 +11,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.answers.probability import answer_scores, answer_text, line_ids
-from ostools.measure.elicitation import EXAMPLES, elicit, elicitation_for, few_shot_text, worked_examples
+from ostools.measure.task_prompt import EXAMPLES, elicit, elicitation_for, few_shot_text, worked_examples
 from ostools.tasks import APPENDIX_NAMES, task
 from ostools.tasks.questions import question
 from tests.checkpoints import tiny_model
@@ -72,7 +72,7 @@ def test_a_few_shot_answer_is_the_rest_of_the_line_and_its_score_is_by_hand() ->
     assert posed.prefill + answer_text(posed) == posed.line
     (score,) = answer_scores(model, [posed.prompt], [answer_text(posed)])
     logits = model(posed.prompt.ids[None])[0, -1]
-    first = line_ids(model, posed.prompt, answer_text(posed)).ids[0]
+    first = line_ids(model, posed.prompt, answer_text(posed))[0]
     assert score.rank == 1 + int((logits > logits[first]).sum())
     found = ost.evaluate(model, form, lengths=[4, 6], elicitation="few-shot", max_new_tokens=4)
     frame: Any = found.frame

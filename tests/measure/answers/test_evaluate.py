@@ -19,7 +19,7 @@ from ostools.measure.answers.answers import answers
 from ostools.measure.answers.evaluate import COLUMNS, Evaluation, evaluate, summarise
 from ostools.measure.answers.probability import answer_log_probability, answer_text
 from ostools.measure.task_prompt import render_prompt
-from ostools.tasks import Task, task
+from ostools.tasks import task
 from ostools.theory.statistics.intervals import wilson
 from tests.checkpoints import tiny_model
 
@@ -34,28 +34,8 @@ def drawn(embedded) -> Evaluation:
     return ost.evaluate(embedded, "count-ones-bernoulli", lengths=(6, 40), seeds=range(6))
 
 
-@dataclass(frozen=True)
-class Parrot(Task):
-    """A third party's task, small enough for a tiny model's context."""
-
-    name: str = "parrot"
-    chance: bool = False
-
-    @property
-    def random(self) -> bool:
-        return self.chance
-
-    def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
-        return tuple("12"[(i * i + seed) % 2] for i in range(length))
-
-    def parts(self, pieces: Sequence[str]) -> tuple[str, str, str]:
-        return "Say ", "".join(pieces), " now."
-
-    def key(self, pieces: Sequence[str]) -> str:
-        return pieces[-1]
-
-    def carriers(self, items: Sequence[str]) -> tuple[int, ...]:
-        return (len(items) - 1,)
+BARE = task("count-ones-figure-5")
+"""A question short enough for a tiny model's context."""
 
 
 def test_the_table(counted: Evaluation) -> None:
@@ -143,13 +123,13 @@ def test_what_is_no_answer_is_neither_right_nor_an_error(kind: str, counts: tupl
 def test_samples_are_reproduced_and_are_the_same_under_every_mitigation() -> None:
     model = tiny_model("gemma", seed=3)
     options: Any = {"lengths": (3, 5), "temperature": 1.0, "samples": 3, "max_new_tokens": 6}
-    found, again = evaluate(model, Parrot(), **options), evaluate(model, Parrot(), **options)
+    found, again = evaluate(model, BARE, **options), evaluate(model, BARE, **options)
     assert found.frame["text"].tolist() == again.frame["text"].tolist()
     assert found.frame["sample"].tolist() == [0, 1, 2] * 2
     assert len(set(found.frame["text"])) > 3
-    wide = evaluate(model, Parrot(), mitigation=SlidingWindow(200), **options)
+    wide = evaluate(model, BARE, mitigation=SlidingWindow(200), **options)
     assert wide.frame["text"].tolist() == found.frame["text"].tolist()
-    alone = evaluate(model, Parrot(), **(options | {"lengths": (5,)}))
+    alone = evaluate(model, BARE, **(options | {"lengths": (5,)}))
     assert alone.frame["text"].tolist() == found.frame["text"].tolist()[3:]
     assert found.summary["interval_of"].tolist() == ["samples of one prompt"] * 2
 
@@ -159,11 +139,11 @@ def test_a_window_that_only_the_answer_outgrows_is_active() -> None:
     own: Any = model.original_model
     own.generation_config.eos_token_id = None
     model.tokenizer.eos_token = None
-    tokens = len(render_prompt(model, Parrot(), 3).prompt.ids)
+    tokens = len(render_prompt(model, BARE, 3).prompt.ids)
     options: Any = {"lengths": (3,), "max_new_tokens": 9}
-    assert evaluate(model, Parrot(), **options).frame["ended"].tolist() == ["length"]
+    assert evaluate(model, BARE, **options).frame["ended"].tolist() == ["length"]
     for window, status in ((tokens, "active"), (tokens + 7, "active"), (tokens + 8, "inactive")):
-        found = evaluate(model, Parrot(), mitigation=SlidingWindow(window), **options)
+        found = evaluate(model, BARE, mitigation=SlidingWindow(window), **options)
         assert found.frame["status"].tolist() == [status]
 
 
@@ -184,8 +164,8 @@ def test_every_step_is_verified() -> None:
 
     model = tiny_model("gemma", seed=3)
     options: Any = {"lengths": (3,), "max_new_tokens": 4}
-    tokens = len(render_prompt(model, Parrot(), 3).prompt.ids)
-    found = evaluate(model, Parrot(), mitigation=Watched(), **options)
+    tokens = len(render_prompt(model, BARE, 3).prompt.ids)
+    found = evaluate(model, BARE, mitigation=Watched(), **options)
     tried = [(tokens + 3, tokens + 3)] * 2  # whether it acts on prompt and answer
     assert found.frame["ended"].tolist() == ["length"]
     steps = [(tokens, tokens)] * 2 + [(1, tokens + step) for step in (1, 1, 2, 2, 3, 3)]
@@ -193,7 +173,7 @@ def test_every_step_is_verified() -> None:
     assert seen == steps + scored + tried
     assert found.provenance.parameters["cache"]
     with pytest.raises(MitigationError, match="Watched: broken"):
-        evaluate(model, Parrot(), mitigation=Watched(), **(options | {"lengths": range(2, 12)}))
+        evaluate(model, BARE, mitigation=Watched(), **(options | {"lengths": range(2, 12)}))
 
 
 def test_reasoning_has_room_and_no_probability(embedded) -> None:
@@ -212,7 +192,7 @@ def test_reasoning_has_room_and_no_probability(embedded) -> None:
     [
         ({"lengths": (0,)}, "whole numbers of at least 1, found 0"),
         ({"seeds": (0, 1)}, r"count-ones draws nothing at random, found seeds \[0, 1\]"),
-        ({"samples": 2}, "at temperature 0 all 2 would be the same"),
+        ({"samples": 2}, "at temperature 0 all 2 samples would be the same"),
         ({"temperature": -1.0}, "temperature of 0"),
         ({"elicitation": "chat"}, "chat template, found none"),
         ({"lengths": (8140,)}, "do not fit the model's context of 8192"),

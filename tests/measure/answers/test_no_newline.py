@@ -50,10 +50,10 @@ def test_evaluation_runs_and_says_what_ends_an_answer(unknown: bool) -> None:
     # The probability of the right line is that of its tokens behind a blank, and of the end of text: by hand.
     prompt = ost.encode(model, ost.tasks.task(TASK).prompt(2))
     line = line_ids(model, prompt, "\n2")
-    assert model.tokenizer.decode(line.ids).strip() == "2"
-    ids = torch.cat([prompt.ids, torch.tensor(line.ids)])[None]
+    assert model.tokenizer.decode(line).strip() == "2"
+    ids = torch.cat([prompt.ids, torch.tensor(line)])[None]
     scores = model(ids)[0].log_softmax(-1)
-    steps = [*line.ids, model.tokenizer.eos_token_id]
+    steps = [*line, model.tokenizer.eos_token_id]
     by_hand = sum(float(scores[len(prompt.ids) - 1 + step, token]) for step, token in enumerate(steps))
     (said,) = answer_log_probability(model, [prompt], ["\n2"])
     assert said == pytest.approx(by_hand, rel=1e-5)

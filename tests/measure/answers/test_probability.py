@@ -14,12 +14,12 @@ import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.answers import probability as module
 from ostools.measure.answers.answers import answers, line_written
-from ostools.measure.answers.probability import AFTER_PROMPT, ALONE, answer_log_probability, answer_text, line_ids
+from ostools.measure.answers.probability import answer_log_probability, answer_text, line_ids
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt, encode
 from ostools.tasks import task
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model, trained
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 from tests.sets import quick
 
 TEXTS = ("How many ones? 1111", "How many ones? 11011011", "How many?", "the in he a the in he a the in")
@@ -49,9 +49,7 @@ def ends_of(model) -> set[int]:
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_equals_a_loop_token_by_token(family: Family, dtype: torch.dtype) -> None:
     model = tiny_model(family, seed=3, scale=1.5, dtype=dtype)
-    told: list[tuple[int, int]] = []
-    found = answer_log_probability(model, TEXTS, LINES, progress=lambda *now: told.append(now))
-    assert told[-1] == (4, 4)
+    found = answer_log_probability(model, TEXTS, LINES)
     for text, line, log_p in zip(TEXTS, LINES, found, strict=True):
         ids = encode(model, text).ids.tolist()
         both = encode(model, text + line).ids.tolist()
@@ -60,24 +58,7 @@ def test_equals_a_loop_token_by_token(family: Family, dtype: torch.dtype) -> Non
         assert log_p == pytest.approx(expected, rel=1e-5 if dtype == torch.float32 else 1e-10)
 
 
-@pytest.mark.parametrize("name", ["embedded", "stories260K"])
-def test_equals_a_loop_on_trained_models(name: str) -> None:
-    model = trained(name)
-    found = answer_log_probability(model, TEXTS, LINES)
-    for text, line, log_p in zip(TEXTS, LINES, found, strict=True):
-        prompt = encode(model, text)
-        ids = line_ids(model, prompt, line)
-        assert ids.cut == AFTER_PROMPT
-        expected = one_by_one(model, prompt.ids.tolist(), list(ids.ids), ends_of(model))
-        assert log_p == pytest.approx(expected, rel=1e-5)
-
-
-def first_line(text: str) -> str:
-    """With the blank lines before it, as they are part of what is scored."""
-    blank = len(text) - len(text.lstrip())
-    return text[:blank] + text[blank:].partition("\n")[0]
-
-
+@pytest.mark.slow
 def test_is_how_often_the_line_is_drawn() -> None:
     """Over a model of one-token answers: the share of samples that are the line and end there."""
     model = tiny_model("gemma", seed=12, fresh=True)
@@ -92,7 +73,7 @@ def test_is_how_often_the_line_is_drawn() -> None:
     text = line.text
     p = math.exp(answer_log_probability(model, [prompt], [text])[0])
     drawn = answers(model, [prompt] * n, max_new_tokens=2, stops=[line_written] * n, temperature=1.0, seeds=range(n))
-    share = sum(first_line(answer.text) == text and answer.ended != "length" for answer in drawn) / n
+    share = sum(answer.text.rstrip("\n") == text.rstrip("\n") and answer.ended != "length" for answer in drawn) / n
     assert p > 0.002
     assert share == pytest.approx(p, abs=4 * math.sqrt(p / n))
 
@@ -106,7 +87,7 @@ def test_the_batch_and_the_edits_count() -> None:
         edited = answer_log_probability(model, TEXTS, LINES)
         for text, line, log_p in zip(TEXTS, LINES, edited, strict=True):
             prompt = encode(model, text)
-            ids = list(line_ids(model, prompt, line).ids)
+            ids = list(line_ids(model, prompt, line))
             assert log_p == pytest.approx(one_by_one(model, prompt.ids.tolist(), ids, ends_of(model)), rel=1e-5)
     assert edited != together
 
@@ -135,9 +116,9 @@ def test_a_tokenizer_that_joins_the_border_scores_the_lines_own_tokens() -> None
     model = tiny_model("llama", seed=5, fresh=True)
     model.tokenizer = joining_tokenizer()
     prompt = encode(model, "a.")
-    assert line_ids(model, encode(model, "a"), "\n1") == module.Line((2, 6), AFTER_PROMPT)
-    assert line_ids(model, prompt, "\n1") == module.Line((2, 6), ALONE)
-    assert line_ids(model, Prompt.from_ids(model, prompt.ids), "\n1") == module.Line((2, 6), ALONE)
+    assert line_ids(model, encode(model, "a"), "\n1") == (2, 6)
+    assert line_ids(model, prompt, "\n1") == (2, 6)
+    assert line_ids(model, Prompt.from_ids(model, prompt.ids), "\n1") == (2, 6)
     found = answer_log_probability(model, [prompt], ["\n1"])
     ends = {2} | ends_of(model) - {3}
     assert found[0] == pytest.approx(one_by_one(model, prompt.ids.tolist(), [2, 6], ends), rel=1e-5)
@@ -145,15 +126,11 @@ def test_a_tokenizer_that_joins_the_border_scores_the_lines_own_tokens() -> None
 
 def test_in_a_chat_the_line_is_open_already() -> None:
     model = tiny_model("gemma")
-    chatty, plain = (
-        render_prompt(model, task("copy-last"), 3, chat=True),
-        render_prompt(model, task("copy-last"), 3, chat=False),
-    )
+    chatty, plain = (render_prompt(model, task("copy-last"), 3, chat=chat) for chat in (True, False))
     assert answer_text(chatty) == chatty.line
     assert answer_text(plain) == "\n" + plain.line
     found = line_ids(model, chatty.prompt, answer_text(chatty))
-    assert found.cut == AFTER_PROMPT
-    assert model.tokenizer.decode(list(found.ids)) == chatty.line
+    assert model.tokenizer.decode(list(found)) == chatty.line
 
 
 @pytest.mark.parametrize(

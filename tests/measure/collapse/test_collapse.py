@@ -167,21 +167,6 @@ def test_what_float64_rounds_is_a_millionth_of_v() -> None:
     assert exact_from(curve.iloc[:2]) is None
 
 
-def test_rotations_that_depend_on_the_length_take_the_loop() -> None:
-    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
-    model = tiny_model("llama", seed=1, context=64, rope_parameters=rope)
-    assert (
-        batching_of(model, [prefix_tree([(1, 2)])]).reason
-        == "the 'dynamic' rotary embedding depends on the length of the prompt"
-    )
-    found = collapse(model, "figure-5c", lengths=[1, 5, 9], dtypes=["float32"])
-    assert found.provenance.parameters["route"] == "loop"
-    ids = tuple(encode(model, tasks.figure_5c().text(5)).ids.tolist())
-    v, v_star = last_token(model, ids), last_token(model, (*ids, ids[-1]))
-    row = select(found.frame, length=5, site="y", per="vector", norm="l2")
-    assert row["mean"].item() == pytest.approx(float(distance(v["y"], v_star["y"], "l2")), rel=1e-4)
-
-
 def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were positions packed wrongly, float64 would show it."""
     from ostools.measure.passes import last_tokens
@@ -372,6 +357,8 @@ def test_ranges_of_pieces_are_read_from_those_pieces() -> None:
         ({"lengths": []}, "whole numbers of at least 1, found none"),
         ({"lengths": [10**9]}, "does not fit the model's context of 256 tokens .* the longest that fits is 215"),
         ({"dtypes": ["bfloat61"]}, "unknown dtype 'bfloat61': did you mean 'bfloat16'"),
+        ({"task": []}, "found an empty list"),
+        ({"task": ["figure-5a", "figure-5e"]}, "unknown task 'figure-5e'"),
         ({"task": "figure-5e"}, "unknown task 'figure-5e': did you mean 'figure-5"),
         ({"seeds": [0, 1]}, "figure-5a draws nothing at random"),
     ],
@@ -481,9 +468,31 @@ def test_every_task_of_a_list_is_as_it_is_alone() -> None:
     assert told[-1] == (100, 100)
 
 
-def test_a_list_of_tasks_is_refused_as_a_whole() -> None:
-    own = tiny_model("gemma3", seed=1)
-    with pytest.raises(InputError, match="found an empty list"):
-        collapse(own, [], lengths=[1])
-    with pytest.raises(InputError, match="unknown task 'figure-5x'"):
-        collapse(own, ["figure-5a", "figure-5x"], lengths=[1])
+SOME: dict[str, Any] = {"lengths": [1, 2, 5], "dtypes": ["float32"]}
+
+
+@pytest.mark.parametrize(("item", "items"), [("1", "text"), (None, "ids")])
+def test_a_prompt_and_its_item_are_the_repeat_task_of_the_same(item: str | None, items: Any) -> None:
+    model = tiny_model("gemma")
+    found = collapse(model, prompt="The 11", item=item, **SOME)
+    task = collapse(model, tasks.RepeatTask("prompt", "The 11", item, items), **SOME)
+    assert found.frame.equals(task.frame)
+    assert found.reference.equals(task.reference)
+
+
+def test_tokens_repeat_their_last() -> None:
+    model = tiny_model("gemma")
+    prompt = encode(model, "The 11")
+    assert collapse(model, prompt=prompt, **SOME).frame.equals(collapse(model, prompt, **SOME).frame)
+
+
+def test_what_is_to_be_repeated_has_to_be_clear() -> None:
+    model: Any = tiny_model("gemma")
+    with pytest.raises(InputError, match=r"expected a task, such as 'figure-5a', or prompt= .* found neither"):
+        collapse(model, **SOME)
+    with pytest.raises(InputError, match="found both"):
+        collapse(model, "figure-5a", prompt="a", **SOME)
+    with pytest.raises(InputError, match=r"item=' 1' is repeated after a text: .* found none"):
+        collapse(model, "figure-5a", item=" 1", **SOME)
+    with pytest.raises(InputError, match="found a Prompt, whose last token is repeated"):
+        collapse(model, prompt=encode(model, "a"), item=" 1", **SOME)

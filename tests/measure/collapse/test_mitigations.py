@@ -55,18 +55,18 @@ def y_of(model: TransformerBridge, mitigation: Mitigation | None, length: int, c
     return record["final_norm"][0, -1].double()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "mitigation"),
-    [
-        ("gemma3", None),
-        ("gemma", Separator(every=2)),
-        ("gemma3", compose(Interleave(), Hint())),
+    quick(
+        [
+            ("gemma3", None),
+            ("gemma3", compose(Interleave(), Hint())),
+            ("llama", SlidingWindow(4, layers=(1,))),
+            ("gpt2", AttentionTemperature(factor=1.7)),
+            ("gemma3", compose(Separator(), SlidingWindow(5))),
+        ],
         ("llama", SlidingWindow(4, layers=(1,))),
-        ("gpt2", AttentionTemperature(factor=1.7)),
-        ("gemma3", compose(Separator(), SlidingWindow(5))),
-    ],
-    ids=["none", "separator", "interleave and hint", "window", "temperature", "separator and window"],
+    ),
 )
 def test_every_precision_equals_the_readers_own_loop(family: Family, mitigation: Mitigation | None) -> None:
     model = tiny_model(family, seed=1, window=200, context=512)
@@ -78,23 +78,8 @@ def test_every_precision_equals_the_readers_own_loop(family: Family, mitigation:
             v, v_star = y_of(copy, mitigation, n), y_of(copy, mitigation, n + 1)
             assert abs(measured[n] - float((v - v_star).norm())) <= rounding * float(v.norm()), (dtype, n)
     assert set(found.frame["pair"]) == {"task"}
-
-
-@pytest.mark.parametrize("mitigation", [Separator(every=2), pytest.param(SlidingWindow(3), marks=pytest.mark.slow)])
-def test_the_mitigation_reaches_every_precision_and_float64(mitigation: Mitigation) -> None:
-    """No row of a mitigated run is a row of the plain one, where it acts."""
-    model = tiny_model("llama", seed=1, context=512)
-    dtypes = ["float64", "float32", "bfloat16"]
-    plain = collapse(model, COPY, lengths=[4, 9], dtypes=dtypes)
-    found = collapse(model, COPY, lengths=[4, 9], dtypes=dtypes, mitigation=mitigation)
-    for dtype in dtypes:
-        here, before = y_distances(found.frame, dtype), y_distances(plain.frame, dtype)
-        assert all(abs(here[n] / before[n] - 1) > 0.01 for n in here), dtype
-    changed = found.reference.merge(plain.reference, on=["task", "pair", "seed", "weights", "length", "site"])
-    assert len(changed) == len(plain.reference)
-    assert bool((abs(changed["distance_x"] / changed["distance_y"] - 1) > 1e-3).all())
-    assert found.provenance.parameters["mitigation"] != "none"
-    assert found.provenance.parameters["route"] == ("packed pass" if isinstance(mitigation, Separator) else "loop")
+    pass_only = isinstance(mitigation, SlidingWindow | AttentionTemperature)
+    assert not pass_only or found.provenance.parameters["route"] == "loop"
 
 
 @pytest.mark.slow

@@ -123,6 +123,7 @@ def by_site(found: Collapse) -> dict[str, int]:
     return dict(zip(table["site"], table["first"], strict=True))
 
 
+@pytest.mark.slow
 def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the shared pass rounds y otherwise at the last length that is not hidden, which no other probe sees."""
     kinds = ["sliding_attention"] * 2

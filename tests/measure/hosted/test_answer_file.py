@@ -53,12 +53,6 @@ def test_an_id_is_of_what_was_asked_and_of_its_text() -> None:
     assert other.text == tasks.task("count-ones").prompt(3)
 
 
-@pytest.mark.parametrize("hooked", ["sliding-window:window=3", "hint + attention-temperature:factor=0.5", "upcast"])
-def test_what_changes_the_pass_is_refused(hooked: str) -> None:
-    with pytest.raises(InputError, match="only rewrites prompts"):
-        tasks.questions("copy-last", lengths=[3], mitigation=hooked)
-
-
 # --- the table
 
 

@@ -192,18 +192,6 @@ def test_where_padding_could_do_harm_there_is_none(case: str, words: str) -> Non
     assert words in found.reason
 
 
-def test_edits_see_every_prompt_at_its_own_positions() -> None:
-    """Under an edit that counts positions prompts of different lengths go apart, and each gets what it gets alone."""
-    model = tiny_model("gemma2", seed=8, scale=1.5, fresh=True)
-    without_ends(model)
-    prompts = [Prompt.from_ids(model, ids) for ids in random_ids()]
-    with hooks.mask_scores(model, lambda query, key: (query - key < 4) | (key == 1)):
-        together = answers(model, prompts, max_new_tokens=5)
-        for prompt, answer in zip(prompts, together, strict=True):
-            logits = alone(model, prompt.ids.tolist(), list(answer.ids))
-            assert tuple(logits.argmax(-1).tolist()) == answer.ids
-
-
 @given(st.lists(st.integers(1, 600), min_size=1, max_size=40), st.booleans(), st.integers(1, 1000))
 def test_batches_hold_every_prompt_once(lengths: list[int], padded: bool, tokens: int) -> None:
     found = batches(lengths, padded, tokens)

@@ -62,13 +62,6 @@ def test_groups_hold_whole_branches_of_about_the_size() -> None:
     assert list(one_branch.groups(1)) == [Group((5, 6), 1)]
 
 
-def test_prefixes_of_each_other_make_a_chain() -> None:
-    tree = prefix_tree([(7, 1, 1), (7,), (7, 1)])
-    assert tree.is_chain
-    assert not list(tree.groups())
-    assert not prefix_tree([(7, 1, 1), (7, 2)]).is_chain
-
-
 @pytest.mark.parametrize("size", quick([5, 1000], 5))
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_random_trees_are_the_loop(family: Family, size: int, monkeypatch: pytest.MonkeyPatch) -> None:

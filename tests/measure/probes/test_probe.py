@@ -12,7 +12,6 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers import prefilled
 from ostools.measure.answers.prefilled import PrefilledPairs, prefilled_prompts
-from ostools.measure.answers.probability import Line
 from ostools.measure.passes.last_tokens import separate_rows
 from ostools.measure.probes.captured import captured
 from ostools.models import encode
@@ -33,8 +32,8 @@ def test_a_count_begins_behind_the_begun_line_whatever_is_counted(embedded, name
 
 
 def test_a_line_that_is_cut_by_its_answer_is_refused(embedded, monkeypatch) -> None:
-    def cut(model: Any, prompt: Any, line: str) -> Line:
-        return Line((9,) if line.endswith("12") else (1, 2, ord(line[-1])), "")
+    def cut(model: Any, prompt: Any, line: str) -> tuple[int, ...]:
+        return (9,) if line.endswith("12") else (1, 2, ord(line[-1]))
 
     monkeypatch.setattr(prefilled, "line_ids", cut)
     pairs = PrefilledPairs(embedded, AppendixTask("count-ones"), chat=False)

@@ -1,8 +1,9 @@
-"""Passes whose logits nobody reads make none; a hook of the user's still sees those that it waits for."""
+"""Passes whose logits nobody reads make none; and when a prompt is long, and in how large strips it then goes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,13 @@ import torch
 from torch import Tensor
 
 import hooks
+from ostools.ground.errors import InputError
+from ostools.measure.passes import contexts
 from ostools.measure.passes.contexts import no_logits, run_from
 from ostools.models import view_in
 from ostools.models.lazy_cast import LazyCast
 from ostools.models.precision import casting
+from ostools.models.shape import Shape
 from tests.checkpoints import OTHERS, TEXT_FAMILIES, Family, tiny_model
 from tests.families import SLOW
 
@@ -72,3 +76,46 @@ def test_a_hook_that_waits_for_logits_sees_the_last_token(where: str) -> None:
             model(IDS, logits_to_keep=no_logits(model))
         handle.remove()
     assert seen == [(1, 1, int(model.cfg.d_vocab))]
+
+
+def _shape(heads: int, element: int) -> Shape:
+    return replace(Shape.of(tiny_model("gemma")), n_heads=heads, element=element)
+
+
+@pytest.mark.parametrize(
+    ("heads", "element", "longest"),
+    [(4, 4, 2048), (16, 4, 1024), (4, 1, 4096), (16, 8, 724)],  # heads * longest^2 * element <= 64 MiB
+)
+def test_a_pattern_of_64_mib_is_made_as_a_whole_and_one_token_more_is_not(
+    heads: int, element: int, longest: int
+) -> None:
+    assert (
+        heads * longest**2 * element
+        <= contexts.WHOLE_PATTERN_BYTES
+        == 64 * 2**20
+        < heads * (longest + 1) ** 2 * element
+    )
+    assert contexts.strip_size(_shape(heads, element), longest) is None
+    size = contexts.strip_size(_shape(heads, element), longest + 1)
+    assert size == 32 * 2**20 // (heads * (longest + 1) * element)
+
+
+def test_a_row_that_is_larger_than_a_strip_goes_alone() -> None:
+    row = 4 * 2**21 * 4
+    assert row == contexts.STRIP
+    assert contexts.strip_size(_shape(4, 4), 2**21) == contexts.strip_size(_shape(4, 4), 2**22) == 1
+
+
+def test_ten_whole_patterns_have_to_fit_where_strips_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, pos = tiny_model("gemma"), 11
+    shape = Shape.of(model)
+    whole = 10 * shape.n_heads * pos**2 * shape.element
+    monkeypatch.setattr(contexts, "WHOLE_PATTERN_BYTES", 0)
+    with hooks.replace_pattern(model, lambda pattern, layer: pattern):
+        monkeypatch.setattr(contexts, "available_memory", lambda device: whole)
+        with contexts.strips_where_long(model, pos):
+            assert hooks.active_strips(model) is None
+            model(torch.tensor([[2] * pos]))
+        monkeypatch.setattr(contexts, "available_memory", lambda device: whole - 1)
+        with pytest.raises(InputError, match=r"11 tokens need 0\.0 GiB"), contexts.strips_where_long(model, pos):
+            pass
