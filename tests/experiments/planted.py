@@ -214,4 +214,4 @@ def counted(tested: int, twice: int, once: int, status: str = "reached at 10") -
 def studied(mitigation: str, about: str, verdict: str) -> Any:
     row = {"mitigation": mitigation, "answers": "not decided", "collapse": "not decided", "sentence": f"{verdict}."}
     verdicts = pd.DataFrame([row | {about: verdict}])
-    return {"remedies": {"study": Study(NOTHING, Provenance.without_model(), NOTHING, verdicts, NOTHING)}}
+    return {"remedies": {"study": Study(NOTHING, Provenance.without_model(), NOTHING, verdicts)}}

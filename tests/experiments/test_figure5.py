@@ -126,7 +126,6 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
         "In (b) line and band are over 4 draws of digits too.",
         "Dark band: 95% bootstrap interval of the mean",
         "The paper's is of Gemma 7B. Here: ",
-        "`deviations` has ",
         "L∞ distance at v^(L) of v and v*",
         "Line: mean over heads (chunks of d_model / H).",
         "the float64 distance is below the rounding noise of the difference, both as drawn.",

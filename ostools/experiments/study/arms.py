@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pandas as pd
 import torch
-from jaxtyping import Int
-from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, changes_pass, label, running
@@ -28,11 +25,11 @@ from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus, of_pair
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
+from ostools.models.describe import metadata_of
 from ostools.models.tokens import context_length
 from ostools.tasks import Task
 
 BOUND = "local"
-_ROUNDS = 3  # of the two timings that are held against each other
 _EPSILON = 2.0**-23  # float32, in which sensitivities are computed
 
 Key = tuple[str, str | None, int, int]  # quantity, dtype, length, seed
@@ -51,7 +48,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The questions, the precisions, and the lengths at which sensitivity, bound and time are measured."""
+    """The questions, the precisions, and the lengths at which sensitivity and bound are measured."""
 
     form: Task
     lengths: list[int]
@@ -73,8 +70,7 @@ class StudyPlan:
 class Arm:
     """A task under one mitigation. `model` is the user's, `work` the same in float32 or float64.
 
-    `cells`: what was measured, by (quantity, dtype, length, seed); `collapse_verdicts`: a row a seed and dtype; `account`: how
-    it was measured, for the provenance.
+    `cells`: what was measured, by (quantity, dtype, length, seed); `account`: how it was measured, for the provenance.
     """
 
     model: TransformerBridge
@@ -82,7 +78,6 @@ class Arm:
     plan: StudyPlan
     mitigation: Mitigation | None
     cells: dict[Key, Cell] = field(default_factory=dict)
-    collapse_verdicts: list[dict[str, Any]] = field(default_factory=list)
     account: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -128,22 +123,19 @@ class Arm:
             return str(error)
         return None
 
-    def close_questions(self) -> list[tuple[int, int]]:
-        """Length and seed of the questions whose sensitivity is measured."""
-        return [(n, seed) for n in self.plan.sensitivity_lengths for seed in self.plan.seeds]
-
     def measure(self) -> Iterator[None]:
         """Measure everything, in `steps` parts."""
         self._measure_answers()
         yield
         self._measure_collapse(list(dict.fromkeys(("float64", *self.plan.dtypes))))
         yield
-        for n, seed in self.close_questions():
-            self._measure_sensitivity(n, seed)
-            yield
+        for n in self.plan.sensitivity_lengths:
+            for seed in self.plan.seeds:
+                self._measure_sensitivity(n, seed)
+                yield
 
     def steps(self) -> int:
-        return 2 + len(self.close_questions())
+        return 2 + len(self.plan.sensitivity_lengths) * len(self.plan.seeds)
 
     def status(self, length: int, seed: int) -> str:
         """Effect status of the mitigation on that question: whether it changed its text, or a logit of the user's model."""
@@ -170,7 +162,7 @@ class Arm:
         self.account |= {name: result.provenance.parameters[name] for name in ("max_new_tokens", "batches", "cache")}
 
     def _measure_collapse(self, dtypes: Sequence[str]) -> None:
-        """Distance of the questions with n and n + 1 items at y, in float64 and in each dtype, with verdicts.
+        """Distance of the questions with n and n + 1 items at y, in float64 and in each dtype.
 
         What `collapse` refuses in one dtype under a mitigation's hooks, as a change of the unembedding, is refused there alone.
         """
@@ -198,9 +190,6 @@ class Arm:
                 self._measure_collapse([name])
             return
         self._keep_distances(result)
-        table: Any = result.verdicts()
-        columns = ["seed", "dtype", "verdict", "first", "last", "longest", "status"]
-        self.collapse_verdicts += table[table["site"] == "y"][columns].to_dict("records")
         self.account["route"] = result.provenance.parameters["route"]
 
     def _refuse_distances(self, dtypes: Sequence[str], reason: str) -> None:
@@ -276,6 +265,12 @@ class Arm:
         return _mean_at(bound_table, "value", positions, status, "certified")
 
 
+def within_training(model: TransformerBridge, form: Task, lengths: Iterable[int]) -> pd.Series:
+    """Whether the model's card says that it was trained on such lengths of the task; missing where it lists none."""
+    trained = (metadata_of(model).trained_lengths or {}).get(form.trained_as or "")
+    return pd.Series([pd.NA if trained is None else length <= trained for length in lengths], dtype="boolean")
+
+
 def sensitivity_method(d_model: int) -> str:
     """Method of a study's sensitivity: that of `sensitivity(method="auto")`, by the size of the model alone."""
     return choose_method(d_model, exact_fits=True).method
@@ -285,21 +280,3 @@ def _mean_at(rows: Any, column: str, positions: Sequence[int], status: str, kind
     """Mean over positions; a token that cannot be seen any more has 0, up to the rounding of the greatest value."""
     values = torch.tensor(rows.sort_values("position")[column].to_numpy(dtype=float))
     return Cell(float(values[list(positions)].mean()), status, _EPSILON * float(values.max()), kind=kind)
-
-
-def timings(plain: Arm, arm: Arm, n: int, seed: int) -> tuple[Cell, Cell]:
-    """Seconds of one forward pass over a question, with the mitigation and without: the least of some, taken in turn."""
-    with_it, without = [], []
-    for _ in range(_ROUNDS):
-        without.append(_seconds(plain.model, plain.questions[n, seed].prompt.ids))
-        with nullcontext() if arm.mitigation is None else arm.mitigation.hooks(arm.model):
-            with_it.append(_seconds(arm.model, arm.questions[n, seed].prompt.ids))
-    return Cell(min(with_it), arm.status(n, seed)), Cell(min(without))
-
-
-def _seconds(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> float:
-    batch = ids[None].to(next(model.parameters()).device)
-    start = time.perf_counter()
-    with torch.no_grad():
-        float(model(batch, use_cache=False)[0, -1, 0])  # a number on this side: the device has finished
-    return time.perf_counter() - start

@@ -1,6 +1,6 @@
 """Mitigations against none on one task, question by question.
 
-Answers, collapse, sensitivity, bounds and cost, each paired by length and seed; effects with intervals, and a verdict that may
+Answers, collapse, sensitivity and bounds, each paired by length and seed; effects with intervals, and a verdict that may
 be "no measurable effect". Cost: for each mitigation one `evaluate`, one `collapse`, and at a few lengths `sensitivity`.
 """
 
@@ -19,7 +19,7 @@ import mitigations as m
 from mitigations import Mitigation
 from ostools import tasks
 from ostools.experiments.study import verdicts as judging
-from ostools.experiments.study.arms import BOUND, Arm, Cell, Key, StudyPlan, sensitivity_method, timings
+from ostools.experiments.study.arms import BOUND, Arm, Cell, Key, StudyPlan, sensitivity_method, within_training
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_list
 from ostools.ground.progress import Progress, tell
@@ -68,15 +68,13 @@ class Study(
     Quantities: correct (1 or 0), log_probability (natural, of the right line), collapse_distance (L2 at y between the questions
     of n and n + 1 items), sensitivity and frozen_sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the
     answer), bound (certified, of the frozen one); of a model with d_model above 256 the sensitivity is the Frobenius norm of a
-    sketch, estimated, and the other two are left out. tokens (of the prompt), seconds (of one forward pass, on this machine).
+    sketch, estimated, and the other two are left out. tokens (of the prompt).
 
-    `effects` and `verdicts`: see `ostools.experiments.study.verdicts`. `collapse_verdicts`: mitigation ("none" among
-    them), seed, dtype, and of the pair at y verdict, first, last, longest and status (`Collapse.verdicts`).
+    `effects` and `verdicts`: see `ostools.experiments.study.verdicts`.
     """
 
     effects: pd.DataFrame
     verdicts: pd.DataFrame
-    collapse_verdicts: pd.DataFrame
 
 
 @measurement(
@@ -112,8 +110,8 @@ def study(
             examples stand before the question for the answers alone.
         chat: whether questions are put in the tokenizer's chat template; None: if it has one.
         level: level of the intervals of the effects; all verdicts hold together at it.
-        sensitivity_lengths: at how many lengths, evenly spread, sensitivity, bound and time are
-            measured; 0: at none.
+        sensitivity_lengths: at how many lengths, evenly spread, sensitivity and bound are measured;
+            0: at none.
 
     Effects and verdicts leave lengths beyond training out, unless there are no others. Raises `InputError` or
     `MitigationError`, before anything is measured, for unknown names, inserted text that the tokenizer merges, a prompt that
@@ -132,10 +130,8 @@ def study(
     if progress is not False:
         _tell_if_too_few(plan, judging.ABOUT, fewest_at(verdict_level))
     _measure_all([plain, *arms.values()], progress)
-    frame = _frame(arms, plain, metadata_of(model).trained_lengths)
+    frame = _frame(arms, plain)
     effects = judging.effects(frame, level, verdict_level)
-    every_arm = {m.label(None): plain, **arms}
-    collapse_verdicts = [{"mitigation": name} | row for name, arm in every_arm.items() for row in arm.collapse_verdicts]
     provenance = Provenance.collect(
         model,
         measurement="study",
@@ -143,9 +139,9 @@ def study(
         **plan.parameters,
         chat=plain.questions[plan.lengths[0], plan.seeds[0]].chat,
         **{"level": level, "verdict_level": verdict_level, "resamples": judging.RESAMPLES, "bound": BOUND},
-        runs={name: arm.account for name, arm in every_arm.items()},
+        runs={name: arm.account for name, arm in {m.label(None): plain, **arms}.items()},
     )
-    return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level), pd.DataFrame(collapse_verdicts))
+    return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level))
 
 
 def _plan(
@@ -204,17 +200,11 @@ def _measure_all(arms: Sequence[Arm], progress: Progress | None) -> None:
         tell(progress, step, total)
 
 
-def _frame(arms: Mapping[str, Arm], plain: Arm, trained_lengths: Mapping[str, int] | None) -> pd.DataFrame:
+def _frame(arms: Mapping[str, Arm], plain: Arm) -> pd.DataFrame:
     """`Study.frame`: each measured number beside the one of the same question without the mitigation."""
-    rows = []
-    for name, arm in arms.items():
-        rows += [_row(name, key, cell, plain.cells[key]) for key, cell in arm.cells.items()]
-        for n, seed in arm.close_questions():
-            with_it, without = timings(plain, arm, n, seed)
-            rows.append(_row(name, ("seconds", None, n, seed), with_it, without))
-    trained = (trained_lengths or {}).get(plain.plan.form.trained_as or "")
-    within = pd.array([pd.NA if trained is None else row["length"] <= trained for row in rows], dtype="boolean")
-    frame: Any = pd.DataFrame(rows).assign(within_training=within)
+    rows = [_row(name, key, cell, plain.cells[key]) for name, arm in arms.items() for key, cell in arm.cells.items()]
+    frame: Any = pd.DataFrame(rows)
+    frame["within_training"] = within_training(plain.model, plain.plan.form, frame["length"])
     return frame[COLUMNS]
 
 

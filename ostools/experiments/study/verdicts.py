@@ -58,7 +58,6 @@ QUANTITIES = {
         Quantity("frozen_sensitivity", RATIO, None, "sensitivity of the answer's tokens, frozen"),
         Quantity("bound", RATIO, None, "certified bound of the frozen one (local)"),
         Quantity("tokens", DIFFERENCE, None, "tokens of the prompt"),
-        Quantity("seconds", RATIO, None, "seconds of one forward pass"),
     )
 }
 
