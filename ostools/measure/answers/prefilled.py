@@ -92,7 +92,7 @@ def _prefilled(model: TransformerBridge, form: Task, task_prompts: Sequence[Task
     # What the least and the greatest have in common, all between them have.
     shared = None if form.numeric else _common(min(lines), max(lines))
     for task_prompt, line in zip(task_prompts, lines, strict=True):
-        begin = shared if shared is not None else _before_numbers(model, task_prompt)
+        begin = shared if shared is not None else before_numbers(model, task_prompt)
         if line[: len(begin)] != begin or len(line) == len(begin):
             raise InputError(
                 f"{form.name} at length {task_prompt.length}: expected the answer {task_prompt.key!r} to begin with a token of "
@@ -103,7 +103,7 @@ def _prefilled(model: TransformerBridge, form: Task, task_prompts: Sequence[Task
         yield PrefilledPrompt(task_prompt, ids, line[len(begin) :], len(begin), group)
 
 
-def _before_numbers(model: TransformerBridge, task_prompt: TaskPrompt) -> tuple[int, ...]:
+def before_numbers(model: TransformerBridge, task_prompt: TaskPrompt) -> tuple[int, ...]:
     """The line's tokens up to the first in which 1 and 2 differ."""
     texts = (replace(task_prompt, line=task_prompt.task.answer_line(number)) for number in _TWO_NUMBERS)
     first_ids, second_ids = (line_ids(model, task_prompt.prompt, answer_text(text)).ids for text in texts)
