@@ -186,4 +186,3 @@ def test_frequencies_by_hand() -> None:
         ("b", 7, 1, 0),
         ("b", 100, 0, 1),
     ]
-

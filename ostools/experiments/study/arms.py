@@ -70,7 +70,7 @@ class StudyPlan:
 class Arm:
     """A task under one mitigation. `model` is the user's, `work` the same in float32 or float64.
 
-    `cells`: what was measured, by (quantity, dtype, length, seed); `account`: how it was measured, for the provenance.
+    `cells`: what was measured, by (quantity, dtype, length, seed).
     """
 
     model: TransformerBridge
@@ -78,7 +78,6 @@ class Arm:
     plan: StudyPlan
     mitigation: Mitigation | None
     cells: dict[Key, Cell] = field(default_factory=dict)
-    account: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Make all prompts, so that one that does not fit is refused before anything is measured."""
@@ -159,7 +158,6 @@ class Arm:
             status = INACTIVE if row["status"] == INACTIVE else ACTIVE
             for quantity in quantities:
                 self.cells[quantity, None, int(row["length"]), int(row["seed"])] = Cell(float(row[quantity]), status)
-        self.account |= {name: result.provenance.parameters[name] for name in ("max_new_tokens", "batches", "cache")}
 
     def _measure_collapse(self, dtypes: Sequence[str]) -> None:
         """Distance of the questions with n and n + 1 items at y, in float64 and in each dtype.
@@ -190,7 +188,6 @@ class Arm:
                 self._measure_collapse([name])
             return
         self._keep_distances(result)
-        self.account["route"] = result.provenance.parameters["route"]
 
     def _refuse_distances(self, dtypes: Sequence[str], reason: str) -> None:
         refused = Cell(float("nan"), REFUSED, reason=reason)

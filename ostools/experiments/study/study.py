@@ -139,7 +139,6 @@ def study(
         **plan.parameters,
         chat=plain.questions[plan.lengths[0], plan.seeds[0]].chat,
         **{"level": level, "verdict_level": verdict_level, "resamples": judging.RESAMPLES, "bound": BOUND},
-        runs={name: arm.account for name, arm in {m.label(None): plain, **arms}.items()},
     )
     return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level))
 
