@@ -96,21 +96,6 @@ def test_an_invariant_that_no_pass_could_show_raises() -> None:
             pass
 
 
-def test_what_changes_no_logit_is_not_active() -> None:
-    model = tiny_model("llama")
-
-    @dataclass(frozen=True)
-    class Window(Mitigation):
-        width: int
-
-        def hooks(self, model: Any) -> Any:
-            return hooks.mask_scores(model, lambda query, key: query - key < self.width)
-
-    assert acts(model, Window(3), IDS)
-    assert not acts(model, Window(6), IDS)
-    assert changes_pass(compose(Hint(), Window(6)))
-
-
 def test_composed_mitigations_act_in_their_order() -> None:
     @dataclass(frozen=True)
     class Suffix(Mitigation):
