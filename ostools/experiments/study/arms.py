@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -11,8 +12,8 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, changes_pass, label, running
-from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress, tell
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.probability import answer_room, right_lines
 from ostools.measure.bounds.bounds import bounds
@@ -58,13 +59,6 @@ class StudyPlan:
     sensitivity_lengths: list[int]
     elicitation: Elicitation
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """What a provenance says of it."""
-        names = ("lengths", "seeds", "elicitation", "sensitivity_lengths")
-        asked: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return asked | {"task": tasks.label(self.form), "dtypes": list(self.dtypes)}
-
 
 @dataclass
 class Arm:
@@ -80,10 +74,17 @@ class Arm:
     cells: dict[Key, Cell] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Make all prompts, so that one that does not fit is refused before anything is measured."""
+        """Make all prompts, and try the hooks, so that what does not fit is refused before anything is measured.
+
+        `no_pair`: why the questions of n and n + 1 items cannot be compared; None where they can.
+        """
         self.questions = {(n, seed): self._task_prompt(n, seed) for n in self.plan.lengths for seed in self.plan.seeds}
         self._require_room()
-        self.no_pair = self._no_pair()
+        self.no_pair: str | None = None
+        try:
+            RenderedPairs(self.model, self.plan.form, self.mitigation, self.plan.chat)
+        except InputError as error:
+            self.no_pair = str(error)
         self.extended = {}
         if self.no_pair is None:
             self.extended = {
@@ -91,6 +92,7 @@ class Arm:
                 for n, seed in self.questions
             }
         self.acted = EffectStatus(self.model, self.mitigation)
+        self.status(self.plan.lengths[-1], self.plan.seeds[0])
 
     def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
         return render_prompt(
@@ -114,27 +116,15 @@ class Arm:
                 f"fit the model's context of {context}: leave out the longest lengths"
             )
 
-    def _no_pair(self) -> str | None:
-        """Reason why the questions of n and n + 1 items cannot be compared."""
-        try:
-            RenderedPairs(self.model, self.plan.form, self.mitigation, self.plan.chat)
-        except InputError as error:
-            return str(error)
-        return None
-
-    def measure(self) -> Iterator[None]:
-        """Measure everything, in `steps` parts."""
-        self._measure_answers()
-        yield
-        self._measure_collapse(list(dict.fromkeys(("float64", *self.plan.dtypes))))
-        yield
-        for n in self.plan.sensitivity_lengths:
-            for seed in self.plan.seeds:
-                self._measure_sensitivity(n, seed)
-                yield
-
-    def steps(self) -> int:
-        return 2 + len(self.plan.sensitivity_lengths) * len(self.plan.seeds)
+    def measure(self, progress: Progress | None) -> None:
+        """Measure everything."""
+        dtypes = list(dict.fromkeys(("float64", *self.plan.dtypes)))
+        close = [(n, seed) for n in self.plan.sensitivity_lengths for seed in self.plan.seeds]
+        steps: list[Callable[[], None]] = [self._measure_answers, partial(self._measure_collapse, dtypes)]
+        steps += [partial(self._measure_sensitivity, n, seed) for n, seed in close]
+        for done, step in enumerate(steps, start=1):
+            step()
+            tell(progress, done, len(steps))
 
     def status(self, length: int, seed: int) -> str:
         """Effect status of the mitigation on that question: whether it changed its text, or a logit of the user's model."""

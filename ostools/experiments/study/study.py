@@ -6,7 +6,6 @@ be "no measurable effect". Cost: for each mitigation one `evaluate`, one `collap
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from ostools.experiments.study import verdicts as judging
 from ostools.experiments.study.arms import BOUND, Arm, Cell, Key, StudyPlan, sensitivity_method, within_training
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_list
-from ostools.ground.progress import Progress, tell
+from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.bounds.bounds import bounds_memory
@@ -120,45 +119,27 @@ def study(
     if not isinstance(level, int | float) or not 0 < level < 1:
         raise InputError(f"study: expected a level between 0 and 1, found {level!r}; for example 0.95")
     mitigation_by_name = _checked_mitigations(mitigations)
-    plan = _plan(model, tasks.task(task), lengths, seeds, dtypes, elicitation, chat, sensitivity_lengths)
+    form, length_list = tasks.task(task), checked_lengths(lengths)
+    seed_list, close_lengths = seeds_of(form, seeds), _spread(length_list, sensitivity_lengths)
+    dtype_list = () if dtypes in ((), []) else tuple(precision.name for precision in checked_precisions(dtypes))
+    resolved = elicitation_for(form, model.tokenizer, metadata_of(model).trained_lengths, elicitation, chat)
+    plan = StudyPlan(form, length_list, seed_list, dtype_list, chat, close_lengths, resolved)
     work = full_precision(model, "study")
     plain = Arm(model, work, plan, None)
     arms = {name: Arm(model, work, plan, mitigation) for name, mitigation in mitigation_by_name.items()}
-    for arm in arms.values():  # its hooks are refused here if they do not fit the model
-        arm.status(plan.lengths[-1], plan.seeds[0])
     verdict_level = judging.corrected(level, len(arms))
     if progress is not False:
-        _tell_if_too_few(plan, judging.ABOUT, fewest_at(verdict_level))
-    _measure_all([plain, *arms.values()], progress)
+        _tell_if_too_few(plan, fewest_at(verdict_level))
+    for index, arm in enumerate((plain, *arms.values())):
+        arm.measure(part_of(progress, index, index + 1, 1 + len(arms)))
     frame = _frame(arms, plain)
     effects = judging.effects(frame, level, verdict_level)
-    provenance = Provenance.collect(
-        model,
-        measurement="study",
-        mitigations=list(arms),
-        **plan.parameters,
-        chat=plain.questions[plan.lengths[0], plan.seeds[0]].chat,
-        **{"level": level, "verdict_level": verdict_level, "resamples": judging.RESAMPLES, "bound": BOUND},
-    )
+    asked: dict[str, Any] = {"task": tasks.label(form), "mitigations": list(arms), "lengths": length_list}
+    asked |= {"seeds": seed_list, "dtypes": list(dtype_list), "elicitation": resolved, "bound": BOUND}
+    asked |= {"sensitivity_lengths": close_lengths, "level": level, "verdict_level": verdict_level}
+    asked |= {"chat": plain.questions[length_list[0], seed_list[0]].chat, "resamples": judging.RESAMPLES}
+    provenance = Provenance.collect(model, measurement="study", **asked)
     return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level))
-
-
-def _plan(
-    model: TransformerBridge,
-    form: Task,
-    lengths: Iterable[int],
-    seeds: Sequence[int],
-    dtypes: Sequence[str],
-    elicitation: str | None,
-    chat: bool | None,
-    sensitivity_lengths: int,
-) -> StudyPlan:
-    """The arguments, checked."""
-    length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
-    dtype_list = () if dtypes in ((), []) else tuple(precision.name for precision in checked_precisions(dtypes))
-    resolved = elicitation_for(form, model.tokenizer, metadata_of(model).trained_lengths, elicitation, chat)
-    close_lengths = _spread(length_list, sensitivity_lengths)
-    return StudyPlan(form, length_list, seed_list, dtype_list, chat, close_lengths, resolved)
 
 
 def _checked_mitigations(mitigations: Sequence[Mitigation | str]) -> dict[str, Mitigation]:
@@ -179,9 +160,9 @@ def _spread(lengths: list[int], count: int) -> list[int]:
     return sorted({lengths[round((i + 1) * len(lengths) / count) - 1] for i in range(count)})
 
 
-def _tell_if_too_few(plan: StudyPlan, quantities: Sequence[str], fewest: int) -> None:
+def _tell_if_too_few(plan: StudyPlan, fewest: int) -> None:
     """Say, before anything is measured, that so few lengths decide nothing."""
-    counts = dict.fromkeys(quantities, len(plan.lengths))
+    counts = dict.fromkeys(judging.ABOUT, len(plan.lengths))
     counts["sensitivity"] = len(plan.sensitivity_lengths) or fewest  # at none, as asked: nothing is to be said
     short = [judging.ABOUT_WORDS[name] for name, count in counts.items() if count < fewest]
     if short:
@@ -190,13 +171,6 @@ def _tell_if_too_few(plan: StudyPlan, quantities: Sequence[str], fewest: int) ->
             fewest,
             ", ".join(short),
         )
-
-
-def _measure_all(arms: Sequence[Arm], progress: Progress | None) -> None:
-    total = sum(arm.steps() for arm in arms)
-    steps = itertools.chain.from_iterable(arm.measure() for arm in arms)
-    for step, _ in enumerate(steps, start=1):
-        tell(progress, step, total)
 
 
 def _frame(arms: Mapping[str, Arm], plain: Arm) -> pd.DataFrame:

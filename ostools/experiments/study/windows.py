@@ -19,7 +19,7 @@ from ostools import tasks
 from ostools.experiments.decay import spread_lengths
 from ostools.experiments.study.arms import Arm, Cell, StudyPlan, within_training
 from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress, tell
+from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_numbers
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.collapse.distances import collapse_memory
@@ -114,15 +114,10 @@ def windows(
         raise InputError(plain.no_pair)
     arms: dict[int | None, Arm] = {None: plain}
     arms |= {size: Arm(model, model, plan, SlidingWindow(size, layers, sinks)) for size in sizes}
-    for arm in arms.values():  # its hooks are refused here if they do not fit the model
-        arm.status(length_list[-1], seed_list[0])
     tables = []
     for index, (size, arm) in enumerate(arms.items()):
-        tell(progress, index, len(arms))
-        for _ in arm.measure():
-            pass
+        arm.measure(part_of(progress, index, index + 1, len(arms)))
         tables.append(pd.DataFrame([_row(arm, size, n, seed) for n in length_list for seed in seed_list]))
-    tell(progress, len(arms), len(arms))
     frame = pd.concat(tables, ignore_index=True).astype({"window": "Int64", "correct": "boolean"})
     frame["within_training"] = within_training(model, form, frame["length"])
     asked: dict[str, Any] = {"lengths": length_list, "seeds": seed_list, "chat": in_chat, "windows": sizes}
@@ -168,9 +163,7 @@ def summarise(frame: Frame) -> pd.DataFrame:
         )
     table = pd.DataFrame(rows).astype({"window": "Int64"})
     distances = _tied_distances(table["distance"].to_numpy(dtype=float), unsure)
-    floored = table.pop("floored")
-    fronts = {name: _front(table, distances, objective) for name, objective in _FRONTS.items()}
-    return table.assign(**fronts, floored=floored)
+    return table.assign(**{name: _front(table, distances, objective) for name, objective in _FRONTS.items()})
 
 
 def _tied_distances(distance: np.ndarray, unsure: Sequence[float]) -> np.ndarray:
