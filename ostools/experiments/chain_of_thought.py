@@ -138,11 +138,11 @@ def _summary(frame: Frame) -> pd.DataFrame:
             norms = group[f"{norm}_norm"]
             norm_sum = float(norms.sum())
             for part in PARTS:
-                own = norms[group["part"] == part]
-                total = float(own.sum())
-                row = {"linearisation": linearisation, "norm": norm, "part": part, "tokens": len(own), "total": total}
+                part_norms = norms[group["part"] == part]
+                total, count = float(part_norms.sum()), len(part_norms)
+                row = {"linearisation": linearisation, "norm": norm, "part": part, "tokens": count, "total": total}
                 row |= {"share": total / norm_sum if norm_sum else math.nan}
-                rows += [row | {"mean": total / len(own)}] if len(own) else []
+                rows += [row | {"mean": total / count}] if count else []
     return pd.DataFrame(rows)
 
 

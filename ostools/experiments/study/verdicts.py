@@ -23,14 +23,14 @@ DIFFERENCE, RATIO = "difference", "log10 ratio"
 HELPS, HURTS, NO_EFFECT, UNCHANGED, UNDECIDED = "helps", "hurts", "no measurable effect", "inactive", "not decided"
 LARGER, SMALLER = "larger", "smaller"
 """A verdict on a number that is no answer: a mitigation helps or hurts answers alone."""
-ABOUT = ("answers", "log_probability", "collapse", "sensitivity")
-"""Quantities that a verdict is given on."""
 ABOUT_WORDS = {
     "answers": "answers",
     "log_probability": "log p of the right line",
     "collapse": "distance of the pair",
     "sensitivity": "sensitivity",
 }
+ABOUT = tuple(ABOUT_WORDS)
+"""Quantities that a verdict is given on."""
 RESAMPLES = 20_000
 
 
