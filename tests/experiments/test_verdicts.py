@@ -113,7 +113,7 @@ def test_what_changed_nothing_is_no_evidence() -> None:
     some = pairs("sensitivity", value=lambda n, s: 3.0, status=lambda n, s: "inactive" if n < 10 else "active")
     row, said = judged(some)
     assert (row["lengths"], row["inactive"], said["sensitivity"]) == (11, 9, "larger")
-    _, said = judged(pairs("bound", status="refused", value=float("nan"), reason="cannot be told"))
+    _, said = judged(pairs("tokens", status="refused", value=float("nan"), reason="cannot be told"))
     assert said["sentence"].startswith("m: answers: not decided (not measured)")
     refused = pairs(status="refused", value=float("nan"), reason="ends in its sequence")
     row, said = judged(refused)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,7 +16,6 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.probability import answer_room, right_lines
-from ostools.measure.bounds.bounds import bounds
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse, reference_at_y
@@ -30,7 +29,6 @@ from ostools.models.describe import metadata_of
 from ostools.models.tokens import context_length
 from ostools.tasks import Task
 
-BOUND = "local"
 _EPSILON = 2.0**-23  # float32, in which sensitivities are computed
 
 Key = tuple[str, str | None, int, int]  # quantity, dtype, length, seed
@@ -49,7 +47,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The questions, the precisions, and the lengths at which sensitivity and bound are measured."""
+    """The questions, the precisions, and the lengths at which sensitivity is measured."""
 
     form: Task
     lengths: list[int]
@@ -209,7 +207,7 @@ class Arm:
         return {(n, seed): of_pair(statuses[n, seed], statuses[n + 1, seed]) for n, seed in self.questions}
 
     def _measure_sensitivity(self, n: int, seed: int) -> None:
-        """Sensitivity of the tokens that carry the answer, mean over them; of a small model its frozen part and a bound too.
+        """Sensitivity of the tokens that carry the answer, mean over them: the operator norm, or of a large model a sketch.
 
         A sketch's cotangents are drawn by the length: the same with a mitigation and without, others at the next length.
         """
@@ -217,39 +215,18 @@ class Arm:
         status, reason = self.acted.status(task_prompt, self.work)
         exact = sensitivity_method(int(self.work.cfg.d_model)) == "exact"
         kind, norm = ("measured", "operator_norm") if exact else ("estimated", "frobenius_norm")
-        names = {"sensitivity": "full"} | ({"frozen_sensitivity": "frozen"} if exact else {})
-        kinds = dict.fromkeys(names, kind) | ({"bound": "certified"} if exact else {})
-        if status != ACTIVE:
-            self._keep(kinds, n, seed, status, reason or "not measured again: the mitigation changed nothing here")
-            return
         how: dict[str, Any] = {"method": "exact"} if exact else {"method": "sketch", "seed": n}
-        try:
-            positions = list(carrier_positions(self.model, task_prompt))
-            with running(self.work, self.mitigation):
-                linearisations = list(names.values())
-                result: Any = sensitivity(self.work, task_prompt.prompt, linearisations=linearisations, **how)
-        except InputError as error:
-            self._keep(kinds, n, seed, REFUSED, str(error))
-            return
-        for name, linearisation in names.items():
-            rows = result.frame[result.frame["linearisation"] == linearisation]
-            self.cells[name, None, n, seed] = _mean_at(rows, norm, positions, status, kind)
-        if exact:
-            self.cells["bound", None, n, seed] = self._bound(task_prompt, positions, status)
-
-    def _keep(self, kinds: Mapping[str, str], n: int, seed: int, status: str, reason: str) -> None:
-        """Keep that these quantities were not measured here, and the reason."""
-        for name, kind in kinds.items():
-            self.cells[name, None, n, seed] = Cell(float("nan"), status, reason=reason, kind=kind)
-
-    def _bound(self, task_prompt: TaskPrompt, positions: Sequence[int], status: str) -> Cell:
-        """The certified bound, where its formulas know the mitigation's edits."""
-        try:
-            with running(self.work, self.mitigation):
-                bound_table = bounds(self.work, task_prompt.prompt, variants=[BOUND]).frame
-        except InputError as error:
-            return Cell(float("nan"), REFUSED, reason=str(error), kind="certified")
-        return _mean_at(bound_table, "value", positions, status, "certified")
+        unmeasured = reason or "not measured again: the mitigation changed nothing here"
+        cell = Cell(float("nan"), status, reason=unmeasured, kind=kind)
+        if status == ACTIVE:
+            try:
+                positions = list(carrier_positions(self.model, task_prompt))
+                with running(self.work, self.mitigation):
+                    rows: Any = sensitivity(self.work, task_prompt.prompt, linearisations="full", **how).frame
+                cell = _mean_at(rows, norm, positions, status, kind)
+            except InputError as error:
+                cell = Cell(float("nan"), REFUSED, reason=str(error), kind=kind)
+        self.cells["sensitivity", None, n, seed] = cell
 
 
 def within_training(model: TransformerBridge, form: Task, lengths: Iterable[int]) -> pd.Series:

@@ -1,6 +1,6 @@
 """Mitigations against none on one task, question by question.
 
-Answers, collapse, sensitivity and bounds, each paired by length and seed; effects with intervals, and a verdict that may
+Answers, collapse and sensitivity, each paired by length and seed; effects with intervals, and a verdict that may
 be "no measurable effect". Cost: for each mitigation one `evaluate`, one `collapse`, and at a few lengths `sensitivity`.
 """
 
@@ -18,13 +18,12 @@ import mitigations as m
 from mitigations import Mitigation
 from ostools import tasks
 from ostools.experiments.study import verdicts as judging
-from ostools.experiments.study.arms import BOUND, Arm, Cell, Key, StudyPlan, sensitivity_method, within_training
+from ostools.experiments.study.arms import Arm, Cell, Key, StudyPlan, within_training
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_list
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.evaluate import evaluate_memory
-from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.elicitation import elicitation_for
 from ostools.measure.jacobian.memory import sensitivity_memory
@@ -59,15 +58,14 @@ class Study(
     """One row per mitigation, length, seed and quantity, and dtype where it applies.
 
     Columns: mitigation (as `mitigations.mitigation` takes it), length (items), seed, dtype (of a collapse distance), quantity,
-    kind (measured | estimated | certified), value (with the mitigation) and baseline (the same question without), rounding (a
+    kind (measured | estimated), value (with the mitigation) and baseline (the same question without), rounding (a
     value below it is rounding), status ("active"; "inactive": it changed no text and no logit of this question; "refused", with
     the reason, such as a mitigation that acts on the model as given, but not in the dtype in which the quantity is measured),
     within_training (up to the length that the model's card lists; missing where it lists none).
 
     Quantities: correct (1 or 0), log_probability (natural, of the right line), collapse_distance (L2 at y between the questions
-    of n and n + 1 items), sensitivity and frozen_sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the
-    answer), bound (certified, of the frozen one); of a model with d_model above 256 the sensitivity is the Frobenius norm of a
-    sketch, estimated, and the other two are left out. tokens (of the prompt).
+    of n and n + 1 items), sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the answer; above
+    d_model = 256 the Frobenius norm of a sketch, estimated), tokens (of the prompt).
 
     `effects` and `verdicts`: see `ostools.experiments.study.verdicts`.
     """
@@ -109,8 +107,8 @@ def study(
             examples stand before the question for the answers alone.
         chat: whether questions are put in the tokenizer's chat template; None: if it has one.
         level: level of the intervals of the effects; all verdicts hold together at it.
-        sensitivity_lengths: at how many lengths, evenly spread, sensitivity and bound are measured;
-            0: at none.
+        sensitivity_lengths: at how many lengths, evenly spread, sensitivity is measured; 0: at
+            none.
 
     Effects and verdicts leave lengths beyond training out, unless there are no others. Raises `InputError` or
     `MitigationError`, before anything is measured, for unknown names, inserted text that the tokenizer merges, a prompt that
@@ -135,7 +133,7 @@ def study(
     frame = _frame(arms, plain)
     effects = judging.effects(frame, level, verdict_level)
     asked: dict[str, Any] = {"task": tasks.label(form), "mitigations": list(arms), "lengths": length_list}
-    asked |= {"seeds": seed_list, "dtypes": list(dtype_list), "elicitation": resolved, "bound": BOUND}
+    asked |= {"seeds": seed_list, "dtypes": list(dtype_list), "elicitation": resolved}
     asked |= {"sensitivity_lengths": close_lengths, "level": level, "verdict_level": verdict_level}
     asked |= {"chat": plain.questions[length_list[0], seed_list[0]].chat, "resamples": judging.RESAMPLES}
     provenance = Provenance.collect(model, measurement="study", **asked)
@@ -211,7 +209,7 @@ def study_memory(
     chat: bool | None = None,
     sensitivity_lengths: int = 0,
 ) -> int:
-    """Bytes of answers, distances, sensitivity and its bound: without, and with each mitigation."""
+    """Bytes of answers, distances and sensitivity: without, and with each mitigation."""
     form, sizes = tasks.task(task), []
     options: dict[str, Any] = {"seeds": seeds, "elicitation": elicitation, "chat": chat}
     for mitigation in (None, *mitigations):
@@ -220,6 +218,4 @@ def study_memory(
         sizes.append(collapse_bytes(model.shape, pos, len(lengths), dtypes or ("float64",)))
         if sensitivity_lengths:
             sizes.append(sensitivity_memory(model, pos, linearisations="full"))
-            if sensitivity_method(model.shape.d_model) == "exact":
-                sizes.append(bounds_memory(model, pos, variants="local"))
     return max(sizes)

@@ -54,9 +54,7 @@ QUANTITIES = {
         Quantity("correct", DIFFERENCE, "answers", "share of right answers"),
         Quantity("log_probability", DIFFERENCE, "log_probability", "log p of the right line (nats)"),
         Quantity("collapse_distance", RATIO, "collapse", "distance of n and n + 1 items at y"),
-        Quantity("sensitivity", RATIO, "sensitivity", "sensitivity of the answer's tokens, full"),
-        Quantity("frozen_sensitivity", RATIO, None, "sensitivity of the answer's tokens, frozen"),
-        Quantity("bound", RATIO, None, "certified bound of the frozen one (local)"),
+        Quantity("sensitivity", RATIO, "sensitivity", "sensitivity of the answer's tokens"),
         Quantity("tokens", DIFFERENCE, None, "tokens of the prompt"),
     )
 }
