@@ -102,7 +102,7 @@ def first_is_better(first: Frame, second: Frame, on: Sequence[str], ways: tuple[
     """
     first_right, second_right = (table.set_index(list(on))["correct"].astype(bool) for table in (first, second))
     shared = first_right.index.intersection(second_right.index)
-    a, b = first_right.loc[shared].to_numpy(), second_right.loc[shared].to_numpy()
+    a, b = (np.asarray(right.loc[shared], dtype=bool) for right in (first_right, second_right))
     total, only_first, only_second = len(shared), int((a & ~b).sum()), int((~a & b).sum())
     sentence = (
         f"of {total} questions, {only_first} are right only {ways[0]}, and {only_second} are right only {ways[1]}"
