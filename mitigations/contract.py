@@ -16,8 +16,6 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 from mitigations.base import Mitigation, MitigationError, parts
 
-_VERIFIED = ("pattern", "scores")
-
 
 @contextmanager
 def running(model: TransformerBridge, mitigation: Mitigation | None) -> Iterator[None]:
@@ -29,36 +27,27 @@ def running(model: TransformerBridge, mitigation: Mitigation | None) -> Iterator
     if mitigation is None:
         yield
         return
-    if not _verifies(mitigation):
+    if all(type(part).verify is Mitigation.verify for part in parts(mitigation)):
         with mitigation.hooks(model):
             yield
         return
-    watch = _Watch(mitigation)
-    with (
-        mitigation.hooks(model),
-        hooks.capture(model, *_VERIFIED, reduce={"scores": watch.scores, "pattern": watch.pattern}),
-    ):
+    scores_by_layer: dict[int | None, Tensor] = {}
+    verified = False
+
+    def keep(scores: Tensor, layer: int | None) -> None:
+        scores_by_layer[layer] = scores
+
+    def verify(pattern: Tensor, layer: int | None) -> None:  # the scores come first; both are dropped then
+        nonlocal verified
+        mitigation.verify({"scores": {layer: scores_by_layer.pop(layer)}, "pattern": {layer: pattern}})
+        verified = True
+
+    with mitigation.hooks(model), hooks.capture(model, "pattern", "scores", reduce={"scores": keep, "pattern": verify}):
         yield
-    if not watch.passed:
+    if not verified:
         raise MitigationError(
             f"{type(mitigation).__name__}: expected a forward pass to verify, found none in the block"
         )
-
-
-class _Watch:
-    """Verification of a pass, layer by layer: scores come first, then their pattern, then the layer is verified and dropped."""
-
-    def __init__(self, mitigation: Mitigation) -> None:
-        self.mitigation = mitigation
-        self.passed = False
-        self._scores: Tensor | None = None
-
-    def scores(self, tensor: Tensor, layer: int | None) -> None:
-        self._scores = tensor
-
-    def pattern(self, tensor: Tensor, layer: int | None) -> None:
-        self.mitigation.verify({"scores": {layer: self._scores}, "pattern": {layer: tensor}})
-        self.passed, self._scores = True, None
 
 
 def changes_pass(mitigation: Mitigation | None) -> bool:
@@ -80,7 +69,3 @@ def acts(model: TransformerBridge, mitigation: Mitigation | None, ids: Int[Tenso
         with running(model, mitigation):
             changed = model(prompt, use_cache=False)
     return not torch.equal(without, changed)
-
-
-def _verifies(mitigation: Mitigation) -> bool:
-    return any(type(part).verify is not Mitigation.verify for part in parts(mitigation))

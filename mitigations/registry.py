@@ -14,6 +14,7 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
+from dataclasses import MISSING
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
@@ -33,6 +34,13 @@ class Listed(NamedTuple):
     options: str
     summary: str
     usable: bool
+
+
+class _Option(NamedTuple):
+    """An option's type and its default; `MISSING` where it has to be given."""
+
+    kind: Any
+    default: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,18 +73,21 @@ class Registry(Generic[Thing]):
         name, _, text = spec.partition(":")
         name = name.strip()
         maker = self._class(name)
-        kinds = self._kinds(name, maker)
-        options = self._options(name, {key: kind for key, kind in kinds.items() if key != "name"}, text)
-        if "name" in kinds:
+        known_options = self._known_options(name, maker)
+        options = self._options(name, {key: option for key, option in known_options.items() if key != "name"}, text)
+        if "name" in known_options:
             options["name"] = name
-        self._require_all(name, maker, kinds, options)
+        missing = [key for key, option in known_options.items() if key not in options and option.default is MISSING]
+        if missing:
+            key = missing[0]
+            raise self.error(
+                f"{self.kind} {name!r} needs {key}, {_in_words(known_options[key].kind)}: write {name}:{key}=..."
+            )
         try:
             return maker(**options)
         except (self.error, *_INTERRUPTS):
             raise
-        except (
-            BaseException
-        ) as error:  # what a plugin raises that is no refusal of ours is told in one line; sys.exit() too
+        except BaseException as error:  # a plugin's, no refusal of ours; sys.exit() too
             raise self.error(f"{self.kind} {spec!r} of {self._owner(name)}: {type(error).__name__}: {error}") from error
 
     def listing(self) -> list[Listed]:
@@ -86,13 +97,16 @@ class Registry(Generic[Thing]):
             owner = self._owner(name)
             try:
                 maker = self._class(name)
-                self._kinds(name, maker)
+                known_options = self._known_options(name, maker)
             except self.error as error:
                 rows.append(Listed(name, owner, "", str(error), False))
                 continue
-            rows.append(
-                Listed(name, owner, _options_in_words(maker), (inspect.getdoc(maker) or "").split("\n")[0], True)
-            )
+            words = [
+                key if option.default is MISSING else f"{key}={_as_text(option.default)}"
+                for key, option in known_options.items()
+                if key != "name"
+            ]
+            rows.append(Listed(name, owner, ", ".join(words), (inspect.getdoc(maker) or "").split("\n")[0], True))
         return rows
 
     def label(self, thing: Thing) -> str:
@@ -100,16 +114,18 @@ class Registry(Generic[Thing]):
         place = f"{type(thing).__module__}:{type(thing).__qualname__}"
         for name in (getattr(thing, "name", None), *self.names()):
             if any(point.value == place for point in self._points(name)):
-                text = str(name) + _stated(thing)
-                return text if self._makes(text, thing) else repr(thing)
+                try:
+                    stated = [
+                        f"{key}={_as_text(value)}"
+                        for key, option in self._known_options(str(name), type(thing)).items()
+                        if key != "name" and (value := getattr(thing, key)) != option.default
+                    ]
+                    text = f"{name}:{','.join(stated)}" if stated else str(name)
+                    # An option may hold what looks like another option.
+                    return text if self.make(text) == thing else repr(thing)
+                except self.error:
+                    return repr(thing)
         return repr(thing)
-
-    def _makes(self, text: str, thing: Thing) -> bool:
-        """Whether the text is read as it is meant: an option may hold what looks like another option."""
-        try:
-            return self.make(text) == thing
-        except self.error:
-            return False
 
     def _points(self, name: str | None) -> list[Point]:
         """Entry points of one name: ours, and any distribution's."""
@@ -145,8 +161,8 @@ class Registry(Generic[Thing]):
             )
         return loaded
 
-    def _kinds(self, name: str, maker: type[Thing]) -> dict[str, Any]:
-        """The options that a class takes, with their types."""
+    def _known_options(self, name: str, maker: type[Thing]) -> dict[str, _Option]:
+        """The options that a class takes: the fields of its dataclass."""
         try:
             return _fields(maker)
         except Exception as error:  # a plugin's annotations can name what is not there
@@ -154,14 +170,7 @@ class Registry(Generic[Thing]):
                 f"{self.kind} {name!r} of {self._owner(name)} cannot be used: {type(error).__name__}: {error}"
             ) from error
 
-    def _require_all(self, name: str, maker: type[Thing], kinds: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        """Check that every option without a default is given."""
-        if missing := [key for key in kinds if key not in options and _required(maker, key)]:
-            raise self.error(
-                f"{self.kind} {name!r} needs {missing[0]}, {_in_words(kinds[missing[0]])}: write {name}:{missing[0]}=..."
-            )
-
-    def _options(self, name: str, kinds: Mapping[str, Any], text: str) -> dict[str, Any]:
+    def _options(self, name: str, known_options: Mapping[str, _Option], text: str) -> dict[str, Any]:
         options: dict[str, Any] = {}
         # A comma may be a value (a separator's text): only one before another `key=` parts two options.
         for pair in re.split(r",(?=\s*\w+=)", text) if text else []:
@@ -169,16 +178,16 @@ class Registry(Generic[Thing]):
             if match is None:
                 raise self.error(f"{self.kind} {name!r}: expected options such as key=value, found {pair!r}")
             key, value = match[1], match[2]
-            if key not in kinds:
-                option_names = nearest(key, tuple(kinds)) if kinds else "it has none"
+            if key not in known_options:
+                option_names = nearest(key, tuple(known_options)) if known_options else "it has none"
                 raise self.error(f"{self.kind} {name!r} has no option {key!r}: {option_names}")
             if key in options:
                 raise self.error(f"{self.kind} {name!r}: option {key!r} is given twice")
             try:
-                options[key] = _read(value, kinds[key])
+                options[key] = _read(value, known_options[key].kind)
             except (ValueError, KeyError):
                 raise self.error(
-                    f"{self.kind} {name!r}: expected {key} to be {_in_words(kinds[key])}, found {value!r}"
+                    f"{self.kind} {name!r}: expected {key} to be {_in_words(known_options[key].kind)}, found {value!r}"
                 ) from None
         return options
 
@@ -189,36 +198,28 @@ def _installed(group: str, path: tuple[str, ...]) -> tuple[Point, ...]:
     return tuple(entry_points(group=group))
 
 
-def _options_in_words(maker: type) -> str:
-    """The options of a class with their defaults, as one would write them."""
-    if not dataclasses.is_dataclass(maker):
-        return ""
-    return ", ".join(
-        field.name if field.default is dataclasses.MISSING else f"{field.name}={_as_text(field.default)}"
-        for field in dataclasses.fields(maker)
-        if field.init and field.name != "name"
-    )
-
-
-def _required(maker: Any, key: str) -> bool:
-    """Whether an option has no default."""
-    field = next(field for field in dataclasses.fields(maker) if field.name == key)
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _fields(maker: type) -> dict[str, Any]:
-    """The options that a class takes, with their types."""
+def _fields(maker: type) -> dict[str, _Option]:
     if not dataclasses.is_dataclass(maker):
         return {}
     hints = typing.get_type_hints(maker)
-    return {field.name: hints[field.name] for field in dataclasses.fields(maker) if field.init}
+    return {
+        field.name: _Option(hints[field.name], field.default if factory is MISSING else factory())
+        for field in dataclasses.fields(maker)
+        if field.init
+        for factory in (field.default_factory,)
+    }
 
 
 def _read(text: str, kind: Any) -> Any:
     """The value of an option as its type wants it; the first of several types that takes it. Raises ValueError."""
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        return _first_that_reads(text, inside)
+        for choice in sorted(inside, key=lambda choice: choice is str):  # any text is a text: last
+            try:
+                return _read(text, choice)
+            except (ValueError, KeyError):
+                continue
+        raise ValueError
     if origin is Literal:
         for choice in inside:
             if str(choice) == text:
@@ -237,15 +238,6 @@ def _read(text: str, kind: Any) -> Any:
     raise ValueError
 
 
-def _first_that_reads(text: str, kinds: tuple[Any, ...]) -> Any:
-    for kind in sorted(kinds, key=lambda kind: kind is str):  # any text is a text: last
-        try:
-            return _read(text, kind)
-        except (ValueError, KeyError):
-            continue
-    raise ValueError
-
-
 def _in_words(kind: Any) -> str:
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "none"}
     if typing.get_origin(kind) is Literal:
@@ -255,17 +247,6 @@ def _in_words(kind: Any) -> str:
     if typing.get_args(kind):
         return "several of them joined by +"
     return words.get(kind, str(kind))
-
-
-def _stated(thing: Any) -> str:
-    if not dataclasses.is_dataclass(thing):
-        return ""
-    stated = []
-    for field in dataclasses.fields(thing):
-        value = getattr(thing, field.name)
-        if field.name != "name" and value != field.default:
-            stated.append(f"{field.name}={_as_text(value)}")
-    return ":" + ",".join(stated) if stated else ""
 
 
 def _as_text(value: Any) -> str:

@@ -30,7 +30,7 @@ _JUDGE = "            verdict = self.judge(results)\n"
 _OPPOSITE = (
     _JUDGE[:-1]
     + "; said = {AGREES: DISAGREES, DISAGREES: AGREES}.get(verdict.outcome, verdict.outcome)"
-    + "; verdict = Verdict(said, verdict.sentence, verdict.numbers)\n"
+    + "; verdict = Verdict(said, verdict.sentence)\n"
 )
 """In one line: the lines of what follows stay, so only this function differs and a fork can swap it."""
 

@@ -174,11 +174,10 @@ def ablation(arguments: Arguments) -> None:
 
 
 def panels(arguments: Arguments) -> None:
-    """Panels of Figures 3, 4, 6 and 7, and how they ask."""
-    from ostools.experiments.figures.counting import figure_tasks
+    """Panels of Figures 3, 4, 6 and 7."""
+    from ostools.experiments.figures.counting import PANELS, figure_tasks
 
-    names = ("panels", "mode", "examples", "tidy")
-    figure_tasks(**{name: arguments[name] for name in names if name in arguments})
+    figure_tasks(panels=arguments.get("panels", PANELS))
 
 
 def figure_5(arguments: Arguments) -> None:

@@ -58,7 +58,6 @@ class Command(Record):
 
 def _figure(number: int, maker: str, options: tuple[str, ...], check: str | None = None, memory: str = "") -> Command:
     """One of the paper's figures; those of answers may be given by a model that runs elsewhere."""
-    form = ("seeds", "panels", "mode", "examples", "tidy")
     is_counting = number in (3, 4, 6, 7)
     has_answers = is_counting or number == 2
     return Command(
@@ -70,7 +69,7 @@ def _figure(number: int, maker: str, options: tuple[str, ...], check: str | None
         check="panels" if is_counting else check,
         memory=f"{_FIGURE_3}_memory" if is_counting else memory,
         hosted="figure_questions" if has_answers else None,
-        of_questions=("lengths", *(form if is_counting else ())) if has_answers else (),
+        of_questions=("lengths", *(("seeds", "panels") if is_counting else ())) if has_answers else (),
     )
 
 

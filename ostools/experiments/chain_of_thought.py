@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 from typing import Any
 
 import pandas as pd
@@ -16,24 +17,35 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
-from ostools.experiments.reasoned_prompt import PARTS, ReasonedPrompt, with_reasoning
+from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names, known_norm
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number
-from ostools.measure.answers.answers import require_limit
+from ostools.measure.answers.answers import answers, require_limit
 from ostools.measure.answers.evaluate import evaluate_memory
+from ostools.measure.answers.judging import reader_of
+from ostools.measure.answers.probability import line_ids
+from ostools.measure.answers.reading import HAS_ANSWER
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.routes import LINEARISATIONS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
-from ostools.measure.task_prompt import render_prompt
+from ostools.measure.task_prompt import TaskPrompt, item_positions, render_prompt
 from ostools.measure.unloaded import Unloaded
-from ostools.models.tokens import token_text
+from ostools.models import Prompt, context_length
+from ostools.models.tokenizer_calls import decoded
+from ostools.models.tokens import offsets, token_text
 from ostools.results import Frame, Provenance, Result
-from ostools.tasks import Task
+from ostools.tasks import AppendixTask, Task
 from ostools.tasks.base import seeds_of
+from ostools.tasks.reasoning import few_shot
 
 NORMS = ("operator", "frobenius")
+ITEMS, WORDS, EXAMPLES = "items of the sequence", "other words of the prompt", "few-shot examples"
+REASONING, LINE, FRAME = "reasoning", "begun answer line", "BOS and template"
+PARTS = (FRAME, WORDS, ITEMS, EXAMPLES, REASONING, LINE)
+"""The parts that a token can belong to. FRAME: tokens that stand for no character of what the user typed."""
+BY_MODEL, LINE_APPENDED, GIVEN_TEXT = "written by the model", "begun behind what the model wrote", "given"
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,11 +138,11 @@ def _summary(frame: Frame) -> pd.DataFrame:
             norms = group[f"{norm}_norm"]
             norm_sum = float(norms.sum())
             for part in PARTS:
-                own = norms[group["part"] == part]
-                total = float(own.sum())
-                row = {"linearisation": linearisation, "norm": norm, "part": part, "tokens": len(own), "total": total}
+                part_norms = norms[group["part"] == part]
+                total, count = float(part_norms.sum()), len(part_norms)
+                row = {"linearisation": linearisation, "norm": norm, "part": part, "tokens": count, "total": total}
                 row |= {"share": total / norm_sum if norm_sum else math.nan}
-                rows += [row | {"mean": total / len(own)}] if len(own) else []
+                rows += [row | {"mean": total / count}] if count else []
     return pd.DataFrame(rows)
 
 
@@ -162,3 +174,151 @@ def chain_of_thought_memory(
     answers = evaluate_memory(model, task, [length], max_new_tokens=max_new_tokens, chat=chat)
     pos = model.longest(task, [length], chat=chat).tokens + max_new_tokens
     return max(answers, sensitivity_memory(model, pos, linearisations=linearisations, method=method))
+
+
+@dataclass(frozen=True)
+class ReasonedPrompt:
+    """Prompt, reasoning and answer line up to the token before the answer.
+
+    prompt: all ids. parts: the part of every token. reasoning: its text.
+    source: whose the reasoning and the begun line are. answer_token: the first token of the right answer after it.
+    """
+
+    prompt: Prompt
+    parts: tuple[str, ...]
+    reasoning: str
+    source: str
+    answer_token: int
+
+
+def with_reasoning(
+    model: TransformerBridge, task_prompt: TaskPrompt, reasoning: str | None, max_new_tokens: int
+) -> ReasonedPrompt:
+    """The question with reasoning (None: the model's own, greedy) and with the answer line begun.
+
+    Where the model wrote an answer line, the sequence ends where the one that is read (`measure.answers.reading`) comes to the
+    answer: every token is the model's own, and what a model that goes on asks itself next is not in it.
+    Where it did not, the line is begun after all that it wrote. A task whose answer line is the bare answer gets no reasoning
+    of the model's: what it writes would be the answer. Raises `InputError` for reasoning that holds the line, where the line
+    cannot be begun in tokens, the whole does not fit the context, and where it is not known which tokens are the items.
+    """
+    line_start = opening(task_prompt).strip()
+    if reasoning is not None and line_start and line_start in reasoning:
+        raise InputError(
+            f"reasoning: expected it without the answer line, found {line_start!r} in it: leave that line out"
+        )
+    ids: list[int] | None = None
+    suffix, source = reasoning or "", GIVEN_TEXT
+    if reasoning is None and opening(task_prompt):
+        (model_answer,) = answers(model, [task_prompt.prompt], max_new_tokens=max_new_tokens)
+        answer_ids = model_answer.ids[:-1] if model_answer.ended == "eos" else model_answer.ids
+        ids, suffix, source = _up_to_the_answer(model, task_prompt, answer_ids, model_answer.text)
+    if reader_of(task_prompt).still_thinking(suffix):
+        raise InputError(
+            f"{task_prompt.task.name}: expected thoughts that are closed before the answer line, found {suffix[-40:]!r}: "
+            "raise max_new_tokens, close them in `reasoning`, or ask without the chat template"
+        )
+    prefix_ids, answer_token = _prefill_ids(model, task_prompt, suffix)
+    ids = list(prefix_ids) if ids is None else ids
+    length, context = len(task_prompt.prompt.ids) + len(ids), context_length(model)
+    if length > context:
+        raise InputError(
+            f"expected at most {context} tokens (the model's context), found {length} with reasoning and answer line: shorten "
+            "the reasoning or the sequence"
+        )
+    prompt = Prompt.from_ids(model, [*task_prompt.prompt.ids.tolist(), *ids])
+    parts = (*_prompt_parts(model, task_prompt), *_reasoning_parts(model, task_prompt, ids))
+    return ReasonedPrompt(prompt, parts, suffix.strip(), source, answer_token)
+
+
+def opening(task_prompt: TaskPrompt) -> str:
+    """The words of the answer line before the answer."""
+    return task_prompt.task.answer_line("\ue000").partition("\ue000")[0].rstrip()
+
+
+def _up_to_the_answer(
+    model: TransformerBridge, task_prompt: TaskPrompt, answer_ids: Sequence[int], text: str
+) -> tuple[list[int] | None, str, str]:
+    """The model's own tokens up to the answer, its reasoning, and whose the begun line is; no tokens where it began none."""
+    reader = reader_of(task_prompt)
+    reading = reader.read(text, "eos")
+    line_start = -1
+    if reading.kind == HAS_ANSWER and reader.form is not None:
+        line_start = text.find(reading.line, reader.answer_start(text))  # thoughts may hold the same line
+    place = None if line_start < 0 or reader.form is None else reader.form.last_in(reading.line)
+    if place is None:
+        return None, text, LINE_APPENDED
+    end = line_start + place[1]
+    end += len(text[end:]) - len(text[end:].lstrip())
+    _, ends = _text_after(model, task_prompt, answer_ids)
+    before_answer = takewhile(lambda pair: pair[1] <= end, zip(answer_ids, ends, strict=True))
+    return [token for token, _ in before_answer], text[:line_start], BY_MODEL
+
+
+def _prefill_ids(model: TransformerBridge, task_prompt: TaskPrompt, reasoning: str) -> tuple[tuple[int, ...], int]:
+    """The tokens of reasoning and begun line, up to the first that depends on the answer; and that of the right one."""
+    between = task_prompt.task.lead if reasoning.strip() or not task_prompt.chat else ""
+    text = reasoning.rstrip() + between
+    first_line, second_line, right_line = (
+        line_ids(model, task_prompt.prompt, text + task_prompt.task.answer_line(key))
+        for key in ("1", "2", task_prompt.key)
+    )
+    same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(first_line, second_line, strict=False))))
+    if not same or right_line[:same] != first_line[:same] or len(right_line) == same:
+        raise InputError(
+            f"{task_prompt.task.name}: expected an answer line that begins the same for every answer, found that this "
+            "tokenizer cuts it otherwise before different ones: choose a task whose answer is a number"
+        )
+    return first_line[:same], right_line[same]
+
+
+def _text_after(model: TransformerBridge, task_prompt: TaskPrompt, ids: Sequence[int]) -> tuple[str, list[int]]:
+    """Text of the tokens after the prompt, and for each how many of its characters are there once it is read."""
+    tokenizer: Any = model.tokenizer
+    anchor = task_prompt.prompt.ids[-8:].tolist()
+    base = len(decoded(tokenizer, anchor))
+    lengths = [len(decoded(tokenizer, [*anchor, *ids[:count]])) - base for count in range(1, len(ids) + 1)]
+    return decoded(tokenizer, [*anchor, *ids])[base:], list(accumulate(lengths, max, initial=0))[1:]
+
+
+def _reasoning_parts(model: TransformerBridge, task_prompt: TaskPrompt, ids: Sequence[int]) -> list[str]:
+    """The part of every token after the prompt."""
+    text, ends = _text_after(model, task_prompt, ids)
+    line_start = opening(task_prompt)
+    start = text.lower().rfind(line_start.lower()) if line_start else len(text.rstrip())
+    start = len(text[: max(start, 0)].rstrip())  # the line's end before it is the answer line's own
+    return [REASONING if end <= start else LINE for end in ends]
+
+
+def _prompt_parts(model: TransformerBridge, task_prompt: TaskPrompt) -> list[str]:
+    """The part of every token of the prompt, by the characters that it comes from."""
+    request = task_prompt.text.strip()
+    request_start = (task_prompt.prompt.text or "").find(request)
+    request_end = request_start + len(request)
+    items = item_positions(model, task_prompt)
+    if request_start < 0 or not any(item is not None for item in items):
+        raise InputError(
+            f"{task_prompt.task.name}: expected the sequence once in the prompt, in tokens of known characters; which "
+            "tokens are its items is not known"
+        )
+    text_start = request_start - (len(task_prompt.text) - len(task_prompt.text.lstrip()))
+    low, high = (text_start + place for place in _examples(task_prompt))
+    parts = []
+    for (start, end), item in zip(offsets(model, task_prompt.prompt), items, strict=True):
+        if start == end or end <= request_start or start >= request_end:
+            parts.append(FRAME)
+        elif item is not None:
+            parts.append(ITEMS)
+        else:
+            parts.append(EXAMPLES if low <= start < high else WORDS)
+    return parts
+
+
+def _examples(task_prompt: TaskPrompt) -> tuple[int, int]:
+    """Start and end of the few-shot examples in the text, without the request before them."""
+    task = task_prompt.task
+    if not isinstance(task, AppendixTask) or task.mode != "cot-few-shot":
+        return 0, 0
+    worked = few_shot(task.name, task.tidy).partition("\n")[2]
+    start = task_prompt.text.index(worked)
+    return start, start + len(worked)

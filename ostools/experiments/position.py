@@ -11,7 +11,7 @@ A passage is one sample. Cost: three sensitivities a passage, and as many of an 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,17 +129,8 @@ def position_effect(
         )
     rotations = _rotated(model, passage_list, tokens)
     options: dict[str, Any] = {"method": method, "cotangents": cotangents, "seed": seed}
-    provenance = Provenance.collect(
-        model,
-        passages=len(passage_list),
-        own_texts=texts is not None,
-        linearisation=linearisation,
-        method=method,
-        cotangents=cotangents,
-        untrained=untrained,
-        seed=seed,
-        tokens=tokens,
-    )
+    asked: dict[str, Any] = {"passages": len(passage_list), "own_texts": texts is not None, "tokens": tokens}
+    asked |= {"linearisation": linearisation, "untrained": untrained, **options}
     sources = (MODEL, UNTRAINED) if untrained else (MODEL,)
     tables = []
     for index, source in enumerate(sources):
@@ -148,19 +139,7 @@ def position_effect(
         table = _norms(subject, rotations, linearisations=[linearisation], **options)
         table.insert(0, "source", source)
         tables.append(table)
-    return PositionEffect(pd.concat(tables, ignore_index=True), provenance)
-
-
-@dataclass(frozen=True)
-class _Rotation:
-    """One prompt: the passage's number and kind, by how many tokens it was rotated, and where its text begins."""
-
-    passage: int
-    kind: str
-    number: int
-    shift: int
-    start: int
-    prompt: Prompt
+    return PositionEffect(pd.concat(tables, ignore_index=True), Provenance.collect(model, **asked))
 
 
 def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Passage]:
@@ -183,8 +162,11 @@ def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Pa
     return [available[place] for place in sorted(in_turn[:passage_count])]
 
 
-def _rotated(model: TransformerBridge, passages: Sequence[Passage], tokens: int) -> list[_Rotation]:
-    """Three prompts a passage: special tokens, the rotated text, and the passage's next token, whose y is read."""
+def _rotated(model: TransformerBridge, passages: Sequence[Passage], tokens: int) -> list[tuple[Prompt, dict[str, Any]]]:
+    """Three prompts a passage, each with the columns that its rows have before any is measured.
+
+    A prompt: special tokens, the rotated text, and the passage's next token, whose y is read.
+    """
     if model.tokenizer is None:
         raise InputError("position_effect: expected a model with a tokenizer, found none: passages are texts")
     before, _ = special_tokens(model.tokenizer)
@@ -192,7 +174,7 @@ def _rotated(model: TransformerBridge, passages: Sequence[Passage], tokens: int)
         raise InputError(
             f"tokens: expected a multiple of three from 6 on (each token stands once in every third), found {tokens}"
         )
-    rotations = []
+    rotations, places = [], np.arange(tokens)
     for number, passage in enumerate(passages):
         ids = text_ids(model.tokenizer, passage.text)
         if len(ids) <= tokens:
@@ -203,31 +185,31 @@ def _rotated(model: TransformerBridge, passages: Sequence[Passage], tokens: int)
         for turn in range(3):
             shift = turn * tokens // 3
             text = [*ids[shift:tokens], *ids[:shift], ids[tokens]]
-            prompt = Prompt.from_ids(model, [*before, *text])
-            rotations.append(_Rotation(number, passage.kind, turn, shift, len(before), prompt))
+            columns = {
+                "passage": number,
+                "passage_kind": passage.kind,
+                "rotation": turn,
+                "third": np.repeat(THIRDS, tokens // 3),
+                "position": places,
+                "text_position": (places + shift) % tokens,
+            }
+            rotations.append((Prompt.from_ids(model, [*before, *text]), columns))
     return rotations
 
 
-def _norms(model: TransformerBridge, rotations: Sequence[_Rotation], **options: Any) -> Frame:
+def _norms(model: TransformerBridge, rotations: Sequence[tuple[Prompt, Mapping[str, Any]]], **options: Any) -> Frame:
     """Norms of every token of the rotated texts; `options`: those of `sensitivity`."""
-    measured = sensitivity(model, [rotation.prompt for rotation in rotations], **options)
+    measured = sensitivity(model, [prompt for prompt, _ in rotations], **options)
     tables = []
-    for rotation, result in zip(rotations, measured.results, strict=True):
-        rows: Any = result.frame.iloc[rotation.start : -1]
-        places = np.arange(len(rows))
-        columns = {
-            "passage": rotation.passage,
-            "passage_kind": rotation.kind,
-            "rotation": rotation.number,
-            "third": np.repeat(THIRDS, len(rows) // 3),
-            "position": places,
-            "text_position": (places + rotation.shift) % len(rows),
+    for (_, columns), result in zip(rotations, measured.results, strict=True):
+        rows: Any = result.frame.iloc[-1 - len(columns["position"]) : -1]
+        values = {
             "token_id": rows["token_id"].to_numpy(),
             "token": rows["token"].to_numpy(),
             "kind": np.where(rows["method"] == "exact", "measured", "estimated"),
             "norm": rows["frobenius_norm"].to_numpy(dtype=float),
         }
-        tables.append(pd.DataFrame(columns))
+        tables.append(pd.DataFrame({**columns, **values}))
     table: Any = pd.concat(tables, ignore_index=True)
     if (zeros := int((table["norm"] == 0).sum())) > 0:
         raise InputError(

@@ -20,7 +20,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name, known_norm
+from ostools.ground.names import known_norm
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_seeds, whole_number, whole_numbers
 from ostools.measure.answers.answers import Answer, answers, how_read
@@ -41,7 +41,6 @@ from ostools.theory.statistics.intervals import bootstrap_mean, expanded, fewest
 
 SEEDS = tuple(range(6))
 LEVEL = 0.95
-NORMS = ("operator", "frobenius")
 _MOST_POSITIONS = 11
 
 
@@ -88,7 +87,6 @@ def retrieval(
     *,
     records: str = "words",
     linearisation: str = "full",
-    norm: str | None = None,
     method: str = "auto",
     chat: bool | None = None,
     progress: Progress | None = None,
@@ -103,9 +101,8 @@ def retrieval(
         seeds: seeds of the records and of which of them is wanted.
         records: "words", "uuid" (Liu et al.), or a file: see `tasks.retrieve.RetrieveTask`.
         linearisation: what the sensitivity holds constant, as in `sensitivity`.
-        norm: "operator" or "frobenius"; None: the operator norm where it is measured, and else the
-            Frobenius norm, which a sketch estimates.
-        method: how norms are taken, as in `sensitivity`.
+        method: how norms are taken, as in `sensitivity`. The norm is the operator norm where it is
+            measured, and else the Frobenius norm, which a sketch estimates.
         chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total) with the number of prompts measured.
 
@@ -113,14 +110,21 @@ def retrieval(
     estimated) sensitivity for each position and seed. The answers cost little beside it.
     """
     seed_list, places = checked_seeds(seeds), _checked_positions(positions, length)
-    norm = _checked_norm(model, norm, method)
+    auto = choose_method(int(model.cfg.d_model), exact_fits=True).method
+    norm = known_norm([auto if method == "auto" else method])
     task_prompts = [
         render_prompt(model, RetrieveTask(position=place, records=records), length, seed=seed, chat=chat)
         for seed in seed_list
         for place in places
     ]
     room = answer_room(model, task_prompts)
-    answer_list, log_probabilities = _greedy_answers(model, task_prompts, room)
+    prompts = [task_prompt.prompt for task_prompt in task_prompts]
+    answer_list = answers(model, prompts, max_new_tokens=room, stops=stops_of(task_prompts))
+    log_probabilities = [math.nan] * len(prompts)
+    if not any(
+        task_prompt.thinks for task_prompt in task_prompts
+    ):  # else the answer does not stand right after the prompt
+        log_probabilities = answer_log_probability(model, prompts, list(map(answer_text, task_prompts)))
     rows = []
     for index, task_prompt in enumerate(task_prompts):
         row = _answer_row(task_prompt, answer_list[index], log_probabilities[index])
@@ -134,30 +138,11 @@ def retrieval(
     return Retrieval(frame, provenance, _ends(frame))
 
 
-def _checked_norm(model: TransformerBridge, norm: str | None, method: str) -> str:
-    """The norm; None: the one that the method measures."""
-    if norm is None:
-        auto = choose_method(int(model.cfg.d_model), exact_fits=True).method
-        norm = known_norm([auto if method == "auto" else method])
-    return checked_name("norm", norm, NORMS)
-
-
 def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int]:
     whole_number("retrieval: length (records)", length, 2)
     if positions is None:
         return sorted({round(place) for place in np.linspace(0, length - 1, min(length, _MOST_POSITIONS)).tolist()})
     return sorted(whole_numbers("retrieval: positions", positions, 0, length - 1))
-
-
-def _greedy_answers(
-    model: TransformerBridge, task_prompts: Sequence[TaskPrompt], room: int
-) -> tuple[list[Answer], list[float]]:
-    """Greedy answer to every prompt, and log p of the right one: after the prompt's colon a blank and the value in quotes."""
-    prompts = [task_prompt.prompt for task_prompt in task_prompts]
-    answer_list = answers(model, prompts, max_new_tokens=room, stops=stops_of(task_prompts))
-    if any(task_prompt.thinks for task_prompt in task_prompts):  # the answer does not stand right after the prompt
-        return answer_list, [math.nan] * len(task_prompts)
-    return answer_list, answer_log_probability(model, prompts, list(map(answer_text, task_prompts)))
 
 
 def _answer_row(task_prompt: TaskPrompt, answer: Answer, log_p: float) -> dict[str, Any]:
@@ -183,15 +168,13 @@ def _sensitivity_row(
     profile: Any = sensitivity(model, task_prompt.prompt, linearisations=(linearisation,), method=method).frame
     if norm == "operator" and known_norm(profile["method"]) != norm:
         raise InputError(
-            "retrieval: a sketch knows bounds of the operator norm only, expected norm='frobenius' or method='exact'"
+            "retrieval: expected exact operator norms, found a sketch, which bounds them only: give method='sketch'"
         )
-    norms = profile[f"{norm}_norm"].to_numpy()
-    is_carrier = np.zeros(len(norms), dtype=bool)
-    is_carrier[list(carrier_positions(model, task_prompt))] = True
-    other_tokens: Any = of_text(profile[~is_carrier])
+    carriers = list(carrier_positions(model, task_prompt))
+    other_tokens: Any = of_text(profile.drop(index=profile.index[carriers]))
     return {
-        "carriers": int(is_carrier.sum()),
-        "sensitivity_mean": float(norms[is_carrier].mean()),
+        "carriers": len(carriers),
+        "sensitivity_mean": float(profile[f"{norm}_norm"].to_numpy()[carriers].mean()),
         "sensitivity_others": float(other_tokens[f"{norm}_norm"].mean()),
         "method": str(profile["method"].iloc[0]),
     }

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ostools import tasks
+from ostools.experiments import figure_prompts
+from ostools.tasks.questions import as_row
 from tests.cli.asking import assert_refused
 from tests.measure.hosted.server import completion, served
 from tests.sets import quick
@@ -60,27 +61,11 @@ def test_a_figures_prompts_and_the_figure_of_their_answers(run, no_model: None, 
     assert f"1 of {len(rows)} prompts have no answer" in " ".join(out.split())
 
 
-FORM = ("--mode", "answer-only", "--examples", "after", "--tidy")
-
-
-def test_a_figure_of_other_prompts_is_of_those_prompts_and_says_so(run, no_model: None, tmp_path: Path) -> None:
-    seeds = ("--seeds", "0")
-    rows = lines(run("evaluate", "prompts", "--figure", "3", *LENGTHS, *seeds, *FORM)[1])
-    # Each as the task itself would be asked, where it is written with its options.
-    modes = ("mode=answer-only", "mode=cot-zero-shot", "mode=cot-few-shot,examples=after")
-    panels = ("sum-ones", "count-ones", "count-ones-bernoulli")
-    assert [row["prompt"] for row in rows] == [
-        tasks.task(f"{panel}:{mode},tidy=true").prompt(n, 0) for n in (2, 3) for panel in panels for mode in modes
-    ]
-    answers = answered(rows, tmp_path / "answers.jsonl", model="m")
-    figure = ("reproduce", "figure", "3", *LENGTHS, *seeds, "--answers", str(answers))
-    code, out, err = run(*figure, *FORM)
-    caption = " ".join(out.split())
-    assert (code, err) == (0, "")
-    assert "Without CoT 'Please output only the answer.' stands after C.1's prompt" in caption
-    assert "The slips of C.1's prompts are mended" in caption
-    # The figure as it stands asks other prompts: these are no answers to them.
-    assert run(*figure)[0] == 2
+def test_a_panel_of_a_figure_is_asked_alone(run, no_model: None, tmp_path: Path) -> None:
+    questions = figure_prompts(3, [2, 3], [0], ["count-word"])
+    answers = answered([as_row(question) for question in questions], tmp_path / "answers.jsonl", model="m")
+    options = (*LENGTHS, "--seeds", "0", "--panel", "count-word", "--answers", str(answers))
+    assert run("reproduce", "figure", "3", *options)[0::2] == (0, "")
 
 
 def test_a_server_is_asked(run, no_model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +86,7 @@ def test_a_server_is_asked(run, no_model: None, tmp_path: Path, monkeypatch: pyt
 
 REFUSED = [
     ("evaluate prompts --figure 5", "known are 2, 3, 4, 6, 7"),
-    ("evaluate prompts --figure 2 --tidy", "figure 2 has no tidy to choose"),
-    ("evaluate prompts --figure 3 --mode cot-zero-shot", "unknown mode without chain of thought 'cot-zero-shot'"),
-    ("evaluate prompts --task count-ones --tidy", "such as count-ones:tidy=true"),
+    ("evaluate prompts --figure 2 --seeds 0", "no seeds and no panels"),
     ("evaluate prompts --out prompts.csv", ".jsonl"),
     ("evaluate prompts --task copy-last --mitigation sliding-window:window=3", "only rewrites prompts"),
     ("evaluate --endpoint http://localhost:1/v1", "--answers FILE"),

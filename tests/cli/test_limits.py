@@ -15,8 +15,7 @@ from ostools.cli import limits
 from ostools.cli.commands import MEASURED, Command
 from ostools.cli.options import has_model, takes_prompt
 from ostools.cli.signature import imported, signature_of
-from ostools.experiments.reproduce.memory import reproduction_memory
-from ostools.experiments.reproduce.parts import PARTS
+from ostools.experiments.reproduce.parts import PARTS, reproduction_memory
 from ostools.ground.memory import Free
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.jacobian import linearisation_run

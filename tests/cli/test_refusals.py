@@ -65,7 +65,7 @@ BEFORE_A_MODEL = [
     ("ablate faithfulness --prompt a --way remove", ["unknown way 'remove'", "did you mean 'removed'"]),
     ("mitigate windows --windows 0:4", ["--windows '0:4'", "from 1"]),
     ("reproduce figure 5 --site attention --per vector", ["expected per head-output, found 'vector'"]),
-    ("reproduce figure 3 --mode answeronly", ["did you mean 'answer-only'"]),
+    ("reproduce figure 3 --panel count-one", ["did you mean 'count-ones'"]),
     ("reproduce figure 2 --site y", ["No such option"]),
     ("reproduce figure 9 --device-map auto", ["No such option"]),
     ("sweep run x.yaml --out y --workers 0", ["--workers: expected a whole number of at least 1, found 0"]),

@@ -196,17 +196,8 @@ def lemmas(name: str, passed: Sequence[bool], hypotheses: str = ALL_HYPOTHESES) 
 
 
 def counted(tested: int, twice: int, once: int, status: str = "reached at 10") -> Any:
-    summary = pd.DataFrame(
-        [
-            {
-                "dtype": "bfloat16",
-                "impossible_status": status,
-                "tested_pairs": tested,
-                "right_twice": twice,
-                "right_once": once,
-            }
-        ]
-    )
+    row = {"dtype": "bfloat16", "impossible_status": status, "tested_pairs": tested}
+    summary = pd.DataFrame([row | {"right_twice": twice, "right_once": once}])
     origin = Provenance.without_model()
     return {"counting": {"counting": Counting(NOTHING, origin, summary, Collapse(NOTHING, origin, NOTHING))}}
 
@@ -214,4 +205,4 @@ def counted(tested: int, twice: int, once: int, status: str = "reached at 10") -
 def studied(mitigation: str, about: str, verdict: str) -> Any:
     row = {"mitigation": mitigation, "answers": "not decided", "collapse": "not decided", "sentence": f"{verdict}."}
     verdicts = pd.DataFrame([row | {about: verdict}])
-    return {"remedies": {"study": Study(NOTHING, Provenance.without_model(), NOTHING, verdicts, NOTHING)}}
+    return {"remedies": {"study": Study(NOTHING, Provenance.without_model(), NOTHING, verdicts)}}

@@ -69,7 +69,6 @@ def test_figure_3_is_each_of_its_twelve_tasks_asked_alone(embedded: TransformerB
                 alone, [*SAME, "length", "seed", "absolute_error"]
             )
     assert len(frame) == 3 * (1 + 1 + 2 + 2)
-    assert any("The paper's figure has no panel for the word 'car'" in said for said in found.deviations)
     assert frame["absolute_error"].isna().equals(frame["number"].isna())
     known = frame[frame["number"].notna()]
     assert (known["absolute_error"] == (known["number"] - known["key"].astype(int)).abs()).all()
@@ -108,7 +107,6 @@ def test_what_holds_no_number_or_was_cut_is_in_no_error(
 
     monkeypatch.setattr(answering, "answers", says(text))
     found = figure_3(long_tiny, [3, 100], [0])
-    assert "The fourth task of Section 3.2, counting a word, has no panel" in found.deviations[3]
     frame: Any = found.frame
     errors = frame[frame["mode"] == "none"]["absolute_error"]
     assert errors.notna().all()
@@ -150,7 +148,6 @@ def test_figure_6_is_figure_3_with_another_caption(
     assert "Gemma 7B" in seven.deviations[0]
     limits = seven.provenance.parameters["max_new_tokens"]
     assert limits["none"] != limits["cot-few-shot"] == limits["cot-zero-shot"] == 256
-    assert "The zero-shot request is the opening of the paper's few-shot one" in six.deviations[2]
     # A model without a card of trained lengths is not said to have been trained on anything.
     assert not any("trained" in said for said in six.deviations)
 
@@ -189,6 +186,3 @@ def test_frequencies_by_hand() -> None:
         ("b", 7, 1, 0),
         ("b", 100, 0, 1),
     ]
-
-
-# --- what is refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pandas as pd
@@ -9,9 +10,7 @@ import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.experiments import chain_of_thought
-from ostools.experiments import reasoned_prompt as writing
-from ostools.experiments.reasoned_prompt import (
+from ostools.experiments.chain_of_thought import (
     BY_MODEL,
     EXAMPLES,
     FRAME,
@@ -22,6 +21,8 @@ from ostools.experiments.reasoned_prompt import (
     PARTS,
     REASONING,
     WORDS,
+    ReasonedPrompt,
+    chain_of_thought,
     with_reasoning,
 )
 from ostools.ground.errors import InputError
@@ -52,10 +53,10 @@ def says(monkeypatch: pytest.MonkeyPatch, text: str, ended: str = "eos") -> None
         assert whole[: len(before)] == before
         return [Answer(tuple(ids), text, ended)]  # pyright: ignore[reportArgumentType]
 
-    monkeypatch.setattr(writing, "answers", said)
+    monkeypatch.setattr(import_module("ostools.experiments.chain_of_thought"), "answers", said)
 
 
-def joined(found: writing.ReasonedPrompt, part: str) -> str:
+def joined(found: ReasonedPrompt, part: str) -> str:
     return "".join(token for token, own in zip(found.prompt.tokens, found.parts, strict=True) if own == part)
 
 

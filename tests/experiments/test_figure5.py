@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ LENGTHS = (1, 2, 3, 4, 9)
 
 @pytest.fixture(scope="module")
 def figure() -> Figure5:
-    return figure_5(tiny_model("gemma", seed=1), lengths=LENGTHS, seeds=range(4))
+    return figure_5(tiny_model("gemma", seed=1), lengths=LENGTHS, seeds=range(3))
 
 
 def row(result: Figure5, **wanted: Any) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def test_every_panel_pair_dtype_and_length_has_one_row(figure: Figure5) -> None:
     assert set(frame["site"]) == {"residual"}
     assert set(frame["per"]) == {"head-chunk"}
     assert set(frame["norm"]) == {"linf"}
-    assert set(frame.loc[frame["panel"] == "b", "seeds"]) == {4}
+    assert set(frame.loc[frame["panel"] == "b", "seeds"]) == {3}
     assert set(frame.loc[frame["panel"] != "b", "seeds"]) == {1}
     seeds: Any = figure.reading.of(figure.curves["b"].measured())
     means = seeds.groupby(["dtype", "length"])["mean"].mean()
@@ -70,7 +71,7 @@ def test_against_passes_of_the_prompts_alone(figure: Figure5, panel: str) -> Non
     task: Any = tasks.task(f"figure-5{panel}", tasks.CollapseTask)
     length = 9
     by_seed = []
-    for seed in range(4) if panel == "b" else (0,):
+    for seed in range(3) if panel == "b" else (0,):
         ids = tuple(encode(model, task.text(length, seed)).ids.tolist())
         y, y_star = (head_chunks(last_token(model, x)["residual"][0].double(), 4) for x in (ids, (*ids, ids[-1])))
         by_seed.append(distance(y, y_star, "linf"))
@@ -114,19 +115,18 @@ def test_other_readings_are_those_of_collapse(site: str, per: str, norm: str) ->
 
 
 def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Figure5) -> None:
-    chart: Any = figure.plot()
-    rows = [[panel["title"]["text"] for panel in row.get("hconcat", [row])] for row in chart.to_dict()["vconcat"]]
+    chart = figure.plot().to_dict()
+    rows = [[panel["title"]["text"] for panel in row.get("hconcat", [row])] for row in chart["vconcat"]]
     assert [[title[:3] for title in titles] for titles in rows] == [["(a)", "(b)"], ["(c)", "(d)"], ["(d)"]]
     assert "no theorem" in rows[2][0]
-    page = chart.to_json(ensure_ascii=False)
+    page = json.dumps(chart, ensure_ascii=False)
     for words in (
         "“How many ones are in the following sequences?111111” (n = 6)",
         "“Can you copy the following number?111111” (n = 6)",
         "“Can you copy the following number?111,111” (n = 6)",
-        "In (b) line and band are over 4 draws of digits too.",
+        "In (b) line and band are over 3 draws of digits too.",
         "Dark band: 95% bootstrap interval of the mean",
         "The paper's is of Gemma 7B. Here: ",
-        "`deviations` has ",
         "L∞ distance at v^(L) of v and v*",
         "Line: mean over heads (chunks of d_model / H).",
         "the float64 distance is below the rounding noise of the difference, both as drawn.",

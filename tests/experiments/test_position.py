@@ -11,7 +11,7 @@ import pytest
 from ostools import InputError
 from ostools.experiments.position import NATURAL, PositionEffect, position_effect
 from ostools.results import Provenance
-from tests.checkpoints import trained
+from tests.checkpoints import tiny_model
 
 MIDDLE = "middle"
 
@@ -24,19 +24,9 @@ def made(by_position: np.ndarray, token_sizes: np.ndarray, source: str = "model"
         for rotation in range(3):
             places = np.arange(n)
             tokens = (places + rotation * n // 3) % n
-            rows.append(
-                pd.DataFrame(
-                    {
-                        "source": source,
-                        "passage": passage,
-                        "rotation": rotation,
-                        "third": np.repeat(["start", MIDDLE, "end"], n // 3),
-                        "position": places,
-                        "text_position": tokens,
-                        "norm": 10.0 ** (sizes[tokens] + by_position),
-                    }
-                )
-            )
+            where = {"source": source, "passage": passage, "rotation": rotation, "text_position": tokens}
+            where |= {"third": np.repeat(["start", MIDDLE, "end"], n // 3), "position": places}
+            rows.append(pd.DataFrame(where | {"norm": 10.0 ** (sizes[tokens] + by_position)}))
     return PositionEffect(pd.concat(rows, ignore_index=True), Provenance.without_model())
 
 
@@ -58,8 +48,7 @@ def test_a_third_of_equal_tokens_is_no_effect_of_position() -> None:
 
 
 def test_every_token_stands_once_in_each_third_and_y_is_of_one_token() -> None:
-    model = trained("embedded")
-    result = position_effect(model, passages=3, tokens=12, linearisation="frozen", untrained=False)
+    result = position_effect(tiny_model("llama"), passages=3, tokens=12, linearisation="frozen", untrained=False)
     frame: Any = result.frame
     for _, passage in frame.groupby("passage"):
         thirds = passage.groupby("text_position")["third"].agg(lambda values: sorted(values))
@@ -71,7 +60,7 @@ def test_every_token_stands_once_in_each_third_and_y_is_of_one_token() -> None:
 
 def test_the_untrained_model_stands_beside() -> None:
     """The contrasts of the difference are the difference of the contrasts."""
-    rows: Any = position_effect(trained("embedded"), passages=3, tokens=6).contrasts.set_index("source")
+    rows: Any = position_effect(tiny_model("llama"), passages=3, tokens=6).contrasts.set_index("source")
     assert rows.index.tolist() == ["model", "untrained", "model minus untrained"]
     for end in ("start", "end"):
         difference = rows.loc["model", end] - rows.loc["untrained", end]
@@ -89,4 +78,4 @@ def test_the_untrained_model_stands_beside() -> None:
 )
 def test_what_cannot_be_tested_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        position_effect(trained("embedded"), **options)
+        position_effect(tiny_model("llama"), **options)

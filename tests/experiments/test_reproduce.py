@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ostools.experiments.lemmas import lemma_checks
@@ -15,8 +16,8 @@ from ostools.experiments.reproduce.claim import (
     DISAGREES,
     OUTCOMES,
     UNTESTED,
-    Paired,
     UntestedError,
+    Verdict,
     above_zero,
     first_is_better,
 )
@@ -100,14 +101,20 @@ def test_a_recipe_is_checked_part_by_part() -> None:
 # --- What weighs
 
 
+def paired(*counts: int) -> Verdict:
+    """The verdict on questions of which so many are right only in the first table, only in the second, in both, in neither."""
+    right = np.repeat([[True, False], [False, True], [True, True], [False, False]], counts, axis=0)
+    first, second = (pd.DataFrame({"length": range(len(right)), "correct": column}) for column in right.T)
+    return first_is_better(first, second, ["length"], ("once", "twice"))
+
+
 def test_an_exact_test_of_pairs_by_the_binomial() -> None:
-    assert Paired(6, 0, 3, 1).p_value == pytest.approx(2 * 0.5**6)
-    assert Paired(0, 0, 3, 1).p_value == 1.0
-    assert first_is_better(Paired(6, 0, 0, 0), "a", "b").outcome == AGREES
-    assert first_is_better(Paired(0, 6, 0, 0), "a", "b").outcome == DISAGREES
-    for undecided in (Paired(5, 0, 9, 9), Paired(6, 3, 0, 0), Paired(0, 0, 9, 0), Paired(0, 0, 0, 9)):
+    sentence = "of 10 questions, 6 are right only once, and 0 are right only twice (p = 0.0312, exact)"
+    assert paired(6, 0, 3, 1) == Verdict(AGREES, sentence)  # 2 / 2^6
+    assert paired(0, 6, 0, 0).outcome == DISAGREES
+    for undecided in ((5, 0, 9, 9), (6, 3, 0, 0), (0, 0, 9, 0), (0, 0, 0, 9)):
         with pytest.raises(UntestedError):
-            first_is_better(undecided, "a", "b")
+            paired(*undecided)
 
 
 def test_an_interval_over_seeds_decides_or_does_not() -> None:

@@ -101,5 +101,3 @@ def test_bad_arguments(model: TransformerBridge) -> None:
         retrieval(model, [], 3)
     with pytest.raises(InputError, match="length \\(records\\): expected a whole number of at least 2, found 1"):
         retrieval(model, None, 1)
-    with pytest.raises(InputError, match="unknown norm 'l1'"):
-        retrieval(model, None, 3, norm="l1")

@@ -51,20 +51,6 @@ def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge) -
     found.plot().to_dict()
 
 
-def test_a_repeated_item_in_place_of_the_tasks_own_pair(model: TransformerBridge) -> None:
-    found = ost.windows(
-        model, "copy-last:uniform=true", lengths=[5], seeds=[0, 1], windows=[3], pairs="figure-5a", chat=False
-    )
-    expected: Any = collapse(model, "figure-5a", lengths=[5], dtypes=["float64"], mitigation=SlidingWindow(3)).reference
-    rows: Any = found.frame
-    distance = rows[rows["window"] == 3]["distance"]
-    assert len(distance) == 2
-    # Two layers of three keys: exactly collapsed from 5 copies on.
-    assert bool((distance < rows[rows["window"] == 3]["rounding"]).all())
-    assert float(expected[expected["site"] == "y"]["distance"].iloc[0]) < 1e-6
-    assert found.provenance.parameters["pairs"] == "figure-5a"
-
-
 def made(points: list[tuple[float, float]], **columns: Any) -> Any:
     return pd.DataFrame(
         [
@@ -110,7 +96,6 @@ def test_lengths_beyond_training_are_left_out() -> None:
         ({"windows": []}, InputError, "windows: expected whole numbers of at least 1, found none"),
         ({"task": "copy"}, InputError, "ends in the sequence"),
         ({"seeds": [1]}, InputError, "copy-last draws nothing at random"),
-        ({"pairs": "copy-first"}, InputError, "such as 'figure-5a', found the task copy-first: leave pairs out"),
     ],
 )
 def test_refusals_come_before_any_measurement(

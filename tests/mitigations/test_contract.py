@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,6 @@ from mitigations import (
     acts,
     changes_pass,
     compose,
-    insert,
     running,
 )
 from tests.checkpoints import Family, tiny_model
@@ -96,21 +95,6 @@ def test_an_invariant_that_no_pass_could_show_raises() -> None:
             pass
 
 
-def test_what_changes_no_logit_is_not_active() -> None:
-    model = tiny_model("llama")
-
-    @dataclass(frozen=True)
-    class Window(Mitigation):
-        width: int
-
-        def hooks(self, model: Any) -> Any:
-            return hooks.mask_scores(model, lambda query, key: query - key < self.width)
-
-    assert acts(model, Window(3), IDS)
-    assert not acts(model, Window(6), IDS)
-    assert changes_pass(compose(Hint(), Window(6)))
-
-
 def test_composed_mitigations_act_in_their_order() -> None:
     @dataclass(frozen=True)
     class Suffix(Mitigation):
@@ -142,31 +126,6 @@ def test_composed_mitigations_act_in_their_order() -> None:
     assert two.found == [0.25]
     assert one.found != [0.5]
     assert compose(Separator(2), Separator(3, ";")).sequence("1234") == ["1", "2", ",", ";", "3", "4"]
-
-
-@dataclass(frozen=True)
-class Fixed(Mitigation):
-    """A third party's sequence."""
-
-    pieces: tuple[str, ...]
-
-    def sequence(self, items: Sequence[str]) -> Sequence[str]:
-        return self.pieces
-
-
-def test_with_its_key_a_task_allows_items_between_items() -> None:
-    def ones(pieces: Sequence[str]) -> str:
-        return str(list(pieces).count("1"))
-
-    assert insert(Fixed(("1", "0", ",", "0")), ("1", "0"), ones) == ("1", "0", ",", "0")
-    with pytest.raises(MitigationError, match=r"expected the answer '2' to stand, found .* it would be '3'"):
-        insert(Fixed(("1", "1", "1")), ("1", "1"), ones)
-    with pytest.raises(MitigationError, match="text outside"):
-        insert(Fixed(("1", "0", "1")), ("1", "0"), lambda pieces: "")
-    with pytest.raises(MitigationError, match="only insert between"):
-        insert(Fixed(("1", "1")), ("1", "0", "1"), lambda pieces: "")
-    with pytest.raises(MitigationError, match="expected pieces of text, none of them empty"):
-        insert(Fixed(("1", "", "0")), ("1", "0"), ones)
 
 
 def test_no_mitigation_and_a_prompt_rewrite_leave_the_pass_alone() -> None:

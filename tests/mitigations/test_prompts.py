@@ -62,11 +62,23 @@ class Rewrites(Mitigation):
         ((",", "1", "0", "1"), "text outside"),
         (("1", "0", "1", ","), "text outside"),
         (("1", "a1b", "0", "1"), "contains an item"),
+        (("1", "", "0", "1"), "expected pieces of text, none of them empty"),
     ],
 )
 def test_a_sequence_that_changes_the_answer_is_refused(pieces: tuple[str, ...], message: str) -> None:
     with pytest.raises(MitigationError, match=message):
         insert(Rewrites(pieces), ("1", "0", "1"))
+
+
+def test_with_its_key_a_task_allows_items_between_items() -> None:
+    def ones(pieces: Sequence[str]) -> str:
+        return str(list(pieces).count("1"))
+
+    assert insert(Rewrites(("1", "0", ",", "0")), ("1", "0"), ones) == ("1", "0", ",", "0")
+    with pytest.raises(MitigationError, match=r"expected the answer '2' to stand, found .* it would be '3'"):
+        insert(Rewrites(("1", "1", "1")), ("1", "1"), ones)
+    with pytest.raises(MitigationError, match="only insert between"):
+        insert(Rewrites(("1", "1")), ("1", "0", "1"), lambda pieces: "")
 
 
 # --- Positional hints

@@ -16,8 +16,6 @@ from transformers import DynamicCache
 
 import hooks
 from mitigations import MitigationError, SlidingWindow, acts, label, mitigation, running
-from ostools.measure.answers.answers import answers
-from ostools.models import Prompt
 from tests.checkpoints import Family, make_model, tiny_model
 
 Tokens = Int[Tensor, "batch pos"]
@@ -36,12 +34,6 @@ def cached_logits(model: Any, tokens: Tokens, first: int = 9, **cache: Any) -> T
     return torch.stack(steps, 1)
 
 
-def greedy(model: Any, tokens: Tokens, steps: int) -> list[list[int]]:
-    """Hugging Face's own generation, with its own (windowed) cache."""
-    out = model.generate(tokens, max_new_tokens=steps, do_sample=False, eos_token_id=None, pad_token_id=0)
-    return out[:, tokens.shape[1] :].tolist()
-
-
 @pytest.mark.parametrize("window", [1, 5])
 def test_it_is_gemma_2s_own_window_bit_for_bit(window: int) -> None:
     own = make_model("gemma2", seed=1, n_layers=3, window=window)
@@ -51,19 +43,6 @@ def test_it_is_gemma_2s_own_window_bit_for_bit(window: int) -> None:
         assert torch.equal(model(TOKENS), expected)
         assert torch.equal(cached_logits(model, TOKENS), steps)
     assert not torch.equal(model(TOKENS), expected)
-
-
-def test_generation_through_a_cache_is_hugging_faces_token_for_token() -> None:
-    prompts = TOKENS[:, :12]
-    own = make_model("gemma2", seed=1, n_layers=4, window=4)
-    model = tiny_model("gemma2", seed=1, n_layers=4, window=WIDE)
-    assert greedy(own, prompts, 30) != greedy(make_model("gemma2", seed=1, n_layers=4, window=WIDE), prompts, 30)
-    given = [Prompt.from_ids(model, ids) for ids in prompts]
-    with running(model, SlidingWindow(4, layers="alternate")):
-        found = answers(model, given, max_new_tokens=30)
-    for answer, ids in zip(found, greedy(own, prompts, 30), strict=True):
-        assert list(answer.ids) == ids[: len(answer.ids)]
-        assert len(answer.ids) == 30 or answer.ended == "eos"
 
 
 def four_dimensional(window: int, sinks: int, length: int) -> Tensor:
@@ -161,8 +140,6 @@ class Planted(SlidingWindow):
             rule = SlidingWindow(self.window + 1, sinks=self.sinks).sees
         elif self.fault == "narrow":
             rule = SlidingWindow(self.window - 1, sinks=self.sinks).sees
-        elif self.fault == "sinks":
-            rule = SlidingWindow(self.window, sinks=self.sinks + 1).sees
 
         def short(pattern: Tensor, layer: int) -> Tensor:
             query = torch.arange(pattern.shape[-1])[-pattern.shape[-2] :, None]
@@ -180,7 +157,6 @@ class Planted(SlidingWindow):
 FAULTS = {
     "wide": "expected weights of exactly 0 on the keys that it hides, found .* in layer 0, head 0, query 6, key 0",
     "narrow": "expected that every key which it does not hide is seen, .* masks in layer 0, head 0, query 4, key 2",
-    "sinks": "expected weights of exactly 0 .* in layer 0, head 0, query 5, key 2",
     "layer 1": "expected weights of exactly 0 .* in layer 1, head 0, query 5, key 2",
     "short": "expected the weights of every query to sum to 1, found 0.* in layer 0, head 0, query 5",
 }

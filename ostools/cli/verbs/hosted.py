@@ -78,9 +78,7 @@ def _figure_questions(number: int, selection: Mapping[str, Any]) -> list[Questio
     """The questions of one of the paper's figures."""
     from ostools.experiments import figure_prompts
 
-    names = ("mode", "examples", "tidy")
-    options = {name: selection[name] for name in names if name in selection}
-    return figure_prompts(number, selection.get("lengths"), selection.get("seeds"), **options)
+    return figure_prompts(number, *(selection.get(name) for name in ("lengths", "seeds", "panels")))
 
 
 def prompts(
@@ -90,9 +88,6 @@ def prompts(
     seeds: Sequence[int] | None = None,
     mitigation: str | None = None,
     figure: Literal["2", "3", "4", "6", "7", "all"] | None = None,
-    mode: str | None = None,
-    examples: str | None = None,
-    tidy: bool = False,
     out: Path | None = None,
 ) -> None:
     """Write every prompt of a task or figure with its id, for a model that runs elsewhere.
@@ -114,16 +109,9 @@ def prompts(
         from ostools.results import checked_output
 
         checked_output(out, (".jsonl",), option="--out")
-    form = {"mode": mode, "examples": examples, "tidy": tidy or None}
-    options: dict[str, Any] = {"lengths": lengths, "seeds": seeds, **form}
+    options: dict[str, Any] = {"lengths": lengths, "seeds": seeds}
     selection = {name: value for name, value in options.items() if value is not None}
     if figure is None:
-        for name in form:
-            if name in selection:
-                raise InputError(
-                    f"--{name} is of a figure: write it into the task, such as "
-                    "count-ones:tidy=true or count-ones:mode=answer-only"
-                )
         selection |= {"task": task or "count-ones", "mitigation": mitigation}
         questions = _questions({"lengths": range(1, 65)} | selection)
     elif figure == "all":

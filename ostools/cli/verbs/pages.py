@@ -140,8 +140,7 @@ def reproduce(
             evaluate prompts --figure all'; the claims about answers are judged.
     """
     from ostools.experiments.reproduce.claims import chosen_claims
-    from ostools.experiments.reproduce.memory import reproduction_memory
-    from ostools.experiments.reproduce.parts import checked_arguments, claim_questions, parts_of
+    from ostools.experiments.reproduce.parts import checked_arguments, claim_questions, parts_of, reproduction_memory
     from ostools.measure import read_answers
     from ostools.reporting.reproduction.reproduce import Recipe, read_recipe
     from ostools.reporting.reproduction.reproduce import reproduce as write_reproduction

@@ -47,6 +47,10 @@ from ostools.theory.profiles import rank_correlation
 
 QUESTION = ("task", "length", "seed")
 QUANTITY = ("measure", "quantity")
+_COLUMNS = (
+    *(*QUESTION, "tokens", "what", "method", "target", "layer", "head", "query", "key", "part"),
+    *(*QUANTITY, "value", "ablated", "effect", "predicted_effect"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +95,8 @@ class Ablation(
                     "parts": len(group),
                     "spearman": rank_correlation(real, predicted),
                     "moved": int(changed.sum()),
-                    "same_sign": _share(factor > 0),
-                    "within_factor_2": _share((factor >= 0.5) & (factor <= 2)),
+                    "same_sign": (factor > 0).mean() if len(factor) else np.nan,
+                    "within_factor_2": ((factor >= 0.5) & (factor <= 2)).mean() if len(factor) else np.nan,
                     "believed": pd.NA if verdict.believed is None else verdict.believed,
                     "words": verdict.words,
                     "largest": str(names[np.abs(real).argmax()]),
@@ -124,10 +128,6 @@ def _belief(real: np.ndarray, predicted: np.ndarray) -> Belief:
     off = float(log_ratios[np.abs(log_ratios).argmax()]) if len(log_ratios) else np.nan
     words = "" if not np.isinf(off) else "a greatest effect has another sign, or none"
     return judged(rank_correlation(real, predicted), off, f"{len(real)} parts", len(real), size=words)
-
-
-def _share(right: np.ndarray) -> float:
-    return float(right.mean()) if len(right) else np.nan
 
 
 def _grouped(frame: Any) -> Iterator[tuple[Any, Any]]:
@@ -200,17 +200,8 @@ def ablation(
             question_parts = parts or all_targets(work, what, question.prompt, top)
             part_progress = part_of(progress, index, index + 1, len(questions))
             rows += _rows(work, question, question_parts, method, _measures(question, what, names), part_progress)
-    return Ablation(_table(rows, what, method), provenance)
-
-
-def _table(rows: list[dict[str, Any]], what: str, method: str) -> pd.DataFrame:
-    frame: Any = pd.DataFrame(rows).assign(what=what, method=method)
-    columns = [*QUESTION, "tokens", "what", "method", *_TARGET, *QUANTITY, *_NUMBERS]
-    return frame[columns].astype(dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64"))
-
-
-_TARGET = ("target", "layer", "head", "query", "key", "part")
-_NUMBERS = ("value", "ablated", "effect", "predicted_effect")
+    frame: Any = pd.DataFrame(rows).assign(what=what, method=method)[list(_COLUMNS)]
+    return Ablation(frame.astype(dict.fromkeys(("length", "seed", "head", "query", "key"), "Int64")), provenance)
 
 
 def _checked_measures(what: str, measures: Sequence[str] | None, task: object) -> tuple[str, ...] | None:
@@ -274,7 +265,12 @@ def _rows(
         raise InputError(f"ablation: expected edges within the prompt's {n} tokens, found the query {beyond[0].query}")  # pyright: ignore[reportAttributeAccessIssue]
     where = {"task": question.task, "length": question.length, "seed": question.seed, "tokens": n}
     baseline = {measure.name: require_finite(measure.values(model), "with nothing taken out") for measure in measures}
-    predicted = {measure.name: _predicted(model, measure, targets, method, question) for measure in measures}
+    weight = next(model.parameters())
+    gates = torch.ones(len(targets), dtype=weight.dtype, device=weight.device, requires_grad=True)
+    slopes = {
+        measure.name: measure.slopes(model, gates_on(model, targets, method, question.prompt), gates)
+        for measure in measures
+    }
     for index, target in enumerate(targets):
         with taken_out(model, target, method, question.prompt):
             real = {measure.name: require_finite(measure.values(model), f"without {target}") for measure in measures}
@@ -285,16 +281,6 @@ def _rows(
                     where
                     | columns_of(target)
                     | {"measure": measure_name, "quantity": quantity, "value": value, "ablated": ablated}
-                    | {"effect": ablated - value, "predicted_effect": predicted[measure_name][quantity][index]}
+                    | {"effect": ablated - value, "predicted_effect": -float(slopes[measure_name][quantity][index])}
                 )
         tell(progress, index + 1, len(targets))
-
-
-def _predicted(
-    model: TransformerBridge, measure: Measure, targets: Sequence[Target], method: str, question: Question
-) -> dict[str, list[float]]:
-    """-dm/dg of every part, by quantity."""
-    weight = next(model.parameters())
-    gates = torch.ones(len(targets), dtype=weight.dtype, device=weight.device, requires_grad=True)
-    slopes = measure.slopes(model, gates_on(model, targets, method, question.prompt), gates)
-    return {quantity: (-slope).tolist() for quantity, slope in slopes.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,8 +11,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.experiments.ablation.effects import Ids, JacobianNorm, LogProbability, Measure, PairDistance
 from ostools.ground.errors import InputError
+from ostools.measure.answers.prefilled import before_numbers
 from ostools.measure.answers.probability import answer_text, line_ends, line_ids
-from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.models import Prompt
 from ostools.models.tokens import fitted
@@ -93,8 +93,7 @@ def of_task(
     prompt, answer = _split(model, task_prompt, prefilled)
     extended = None
     if "collapse" in measures:
-        longer = render_prompt(model, task, length + 1, seed=seed, chat=chat)
-        extended, _ = _split(model, longer, prefilled)
+        extended, _ = _split(model, render_prompt(model, task, length + 1, seed=seed, chat=chat), prefilled)
     ends = _tensor(model, sorted(line_ends(model)))
     return Question(label(task), length, seed, prompt, carriers, answer, extended, ends)
 
@@ -109,8 +108,8 @@ def of_prompt(model: TransformerBridge, known: AnsweredPrompt, *, paired: bool) 
     answer_ids = None
     if answer is not None:
         suffix = line_ids(model, prompt, answer) if isinstance(answer, str) else fitted(model, answer).ids.tolist()
-        answer_ids = _fitting_answer(model, ids, suffix)
-    extended = Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist() if paired else None
+        Prompt.from_ids(model, [*ids, *suffix])  # refused here where it is longer than the context
+        answer_ids = _tensor(model, suffix)
     return Question(
         task="prompt",
         length=None,
@@ -118,7 +117,7 @@ def of_prompt(model: TransformerBridge, known: AnsweredPrompt, *, paired: bool) 
         prompt=_tensor(model, ids),
         carriers=None if carriers is None else tuple(carriers),
         answer=answer_ids,
-        extended=None if extended is None else _tensor(model, extended),
+        extended=_tensor(model, Prompt.from_ids(model, [*ids, ids[-1]]).ids.tolist()) if paired else None,
         ends=None,
     )
 
@@ -126,31 +125,14 @@ def of_prompt(model: TransformerBridge, known: AnsweredPrompt, *, paired: bool) 
 def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -> tuple[Ids, Ids]:
     """The tokens that are read, and those of the right answer after them."""
     ids, answer = task_prompt.prompt.ids.tolist(), line_ids(model, task_prompt.prompt, answer_text(task_prompt))
-    if prefilled:
-        start = _prefill_length(model, task_prompt, answer)
-        ids, answer = [*ids, *answer[:start]], answer[start:]
-    return _tensor(model, ids), _fitting_answer(model, ids, answer)
-
-
-def _prefill_length(model: TransformerBridge, task_prompt: TaskPrompt, answer: Sequence[int]) -> int:
-    """Number of tokens of the right line before the first that depends on the answer."""
-    first_line, second_line = (
-        line_ids(model, task_prompt.prompt, answer_text(replace(task_prompt, line=task_prompt.task.answer_line(digit))))
-        for digit in "12"
-    )
-    common = first_line[: agreeing(first_line, second_line)]
-    if tuple(answer[: len(common)]) != common or len(answer) == len(common):
+    begun = before_numbers(model, task_prompt) if prefilled else ()
+    if tuple(answer[: len(begun)]) != begun or len(answer) == len(begun):
         raise InputError(
             f"{task_prompt.task.name}: expected the answer {task_prompt.key!r} to begin with a token of its own, found that "
             "this tokenizer cuts the line before it otherwise than before other answers; leave prefilled (--prefilled) out"
         )
-    return len(common)
-
-
-def _fitting_answer(model: TransformerBridge, ids: Sequence[int], answer: Sequence[int]) -> Ids:
-    """The answer, if it fits into the context after the prompt; `InputError` otherwise."""
-    Prompt.from_ids(model, [*ids, *answer])
-    return _tensor(model, answer)
+    Prompt.from_ids(model, [*ids, *answer])  # refused here where it is longer than the context
+    return _tensor(model, [*ids, *begun]), _tensor(model, answer[len(begun) :])
 
 
 def _tensor(model: TransformerBridge, ids: Sequence[int]) -> Ids:

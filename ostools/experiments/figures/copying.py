@@ -54,11 +54,8 @@ class Figure2(
     @property
     def deviations(self) -> tuple[str, ...]:
         """Differences from the paper's figure, a sentence each."""
-        return (
-            *common_deviations(self),
-            "The right answer is always 0, in (a) by the paper's words. A model that always says 0 would be right everywhere.",
-            "The first digit is asked of 01…1, as in the paper's caption. The paper's Section 3.1 says 1…10 there too.",
-        )
+        always_zero = "The right answer is always 0. A model that always says 0 would be right everywhere."
+        return (*common_deviations(self), always_zero)
 
 
 @measurement()
@@ -88,7 +85,7 @@ def figure_2(
     return Figure2(frame, provenance)
 
 
-def figure_tasks() -> dict[AppendixTask, tuple[int, ...]]:
+def figure_tasks() -> dict[AppendixTask, Sequence[int]]:
     """The six tasks of the figure, with the seeds of each."""
     return dict.fromkeys((task for panel in PANELS.values() for task in panel), (0,))
 

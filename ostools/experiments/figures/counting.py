@@ -11,7 +11,7 @@ Source: Barbero et al. 2024 (arXiv 2406.04267), Figures 3 and 4 (of Gemini 1.5),
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ from ostools.experiments.figures.answering import (
     unread_answers,
 )
 from ostools.ground.errors import InputError, short_repr
-from ostools.ground.names import checked_name, checked_names
+from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.measure.answers.evaluate import evaluate_memory
@@ -39,9 +39,8 @@ from ostools.measure.unloaded import Unloaded
 from ostools.results import Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import AppendixTask
-from ostools.tasks.appendix_c import PLACES, SLIPPED, Mode
+from ostools.tasks.appendix_c import Mode
 from ostools.tasks.questions import Question
-from ostools.tasks.reasoning import ANSWER_ONLY
 
 LENGTHS = range(5, 151, 5)
 SEEDS = tuple(range(5))
@@ -51,8 +50,6 @@ TASKS = (*PANELS, "count-word")
 """The tasks of Section 3.2, (i) to (iv)."""
 WAYS: tuple[Mode, ...] = ("none", "cot-zero-shot", "cot-few-shot")
 """The ways of asking of Section 3.2, (1) to (3)."""
-WITHOUT_COT: tuple[Mode, ...] = ("none", "answer-only")
-"""Modes of the first of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +59,7 @@ class Figure3(
     findings=("charts.experiments.figures:figure_3_findings",),
     tables=(TableHead(columns="correct absolute_error", groups="task mode"),),
 ):
-    """`frame`: one row a task, mode (none or answer-only | cot-zero-shot | cot-few-shot), length and seed (0 alone where
-    nothing is drawn).
+    """`frame`: one row a task, mode (none | cot-zero-shot | cot-few-shot), length and seed (0 alone where nothing is drawn).
 
     Its columns are those of `ostools.measure.answers.evaluate.Evaluation` but mitigation, status, sample and log_probability;
     absolute_error is NA where the answer held no number.
@@ -111,9 +107,6 @@ def figure_3(
     seeds: Sequence[int] = SEEDS,
     *,
     panels: Sequence[str] = PANELS,
-    mode: str = "none",
-    examples: str = "before",
-    tidy: bool = False,
     number: Literal[3, 6] = 3,
     max_new_tokens: int = 256,
     chat: bool | None = None,
@@ -127,11 +120,6 @@ def figure_3(
         lengths: numbers of items.
         seeds: seeds of the panels that draw their sequences.
         panels: tasks, one panel for each: some of `TASKS`.
-        mode: how the panels without chain of thought ask: "none" or "answer-only". "none": the
-            prompt of C.1 alone. "answer-only": with an instruction to output the answer only, of
-            which Section 3.2 speaks.
-        examples: whether the worked examples stand "before" the question or "after" it.
-        tidy: whether the slips of C.1 are mended, in the panels that have them (`AppendixTask`).
         number: 6 for the caption of Figure 6. The run is the same.
         max_new_tokens: longest chain of thought of a loaded model, in tokens. What is cut there is
             not an answer, and is counted apart.
@@ -143,13 +131,10 @@ def figure_3(
     `max_new_tokens` tokens.
     """
     length_list, seed_list = checked_lengths(lengths), checked_seeds(seeds)
-    options: dict[str, Any] = {"mode": mode, "examples": examples, "tidy": tidy}
-    seeds_by_task = figure_tasks(seed_list, panels, **options)
-    frame, settings = greedy_answers(
-        model, seeds_by_task, length_list, max_new_tokens=max_new_tokens, chat=chat, progress=progress
-    )
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "chat": chat, "progress": progress}
+    frame, settings = greedy_answers(model, figure_tasks(seed_list, panels), length_list, **options)
     parameters = {"measurement": f"figure-{number}", "number": number, "lengths": length_list, "seeds": seed_list}
-    return Figure3(frame.drop(columns="form"), provenance_of(model, **parameters, **options, **settings))
+    return Figure3(frame.drop(columns="form"), provenance_of(model, **parameters, **settings))
 
 
 @measurement()
@@ -159,9 +144,6 @@ def figure_4(
     seeds: Sequence[int] = SEEDS,
     *,
     panels: Sequence[str] = PANELS,
-    mode: str = "none",
-    examples: str = "before",
-    tidy: bool = False,
     number: Literal[4, 7] = 4,
     max_new_tokens: int = 256,
     chat: bool | None = None,
@@ -172,11 +154,8 @@ def figure_4(
 
     Arguments, errors and cost are those of `figure_3`. `figure_4_of` makes it from a Figure 3 that you have, at no cost.
     """
-    options: dict[str, Any] = {"panels": panels, "mode": mode, "examples": examples, "tidy": tidy}
-    error_figure = figure_3(
-        model, lengths, seeds, **options, max_new_tokens=max_new_tokens, chat=chat, progress=progress
-    )
-    return figure_4_of(error_figure, number)
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "chat": chat, "progress": progress}
+    return figure_4_of(figure_3(model, lengths, seeds, panels=panels, **options), number)
 
 
 def figure_4_of(figure: Figure3, number: Literal[4, 7] = 4) -> Figure4:
@@ -206,86 +185,45 @@ def frequencies(answers: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def figure_tasks(
-    seeds: Sequence[int] = SEEDS,
-    panels: Sequence[str] = PANELS,
-    *,
-    mode: str = "none",
-    examples: str = "before",
-    tidy: bool = False,
-) -> dict[AppendixTask, tuple[int, ...]]:
+def figure_tasks(seeds: Sequence[int] = SEEDS, panels: Sequence[str] = PANELS) -> dict[AppendixTask, Sequence[int]]:
     """The tasks of the figure's panels, each in three ways of asking, with the seeds of each."""
-    checked_name("mode without chain of thought", mode, WITHOUT_COT)
-    checked_name("place of the examples", examples, PLACES)
-    if not isinstance(tidy, bool):
-        raise InputError(f"tidy: expected true or false, found {tidy!r}")
     names = checked_names("panel", panels, TASKS)
-    tasks = [_form(name, way, mode, examples, tidy) for name in TASKS if name in names for way in WAYS]
+    tasks = [AppendixTask(name, mode=way) for name in TASKS if name in names for way in WAYS]
     return {task: tuple(seeds) if task.random else (0,) for task in tasks}
 
 
-def _form(name: str, way: Mode, mode: str, examples: str, tidy: bool) -> AppendixTask:
-    """One panel in one way of asking, with those of the options that it has."""
-    options: dict[str, Any] = {"mode": mode if way == "none" else way, "tidy": tidy and name in SLIPPED}
-    options |= {"examples": examples} if way == "cot-few-shot" else {}
-    return AppendixTask(name, **options)
-
-
 def figure_prompts(
-    number: int, lengths: Iterable[int] | None = None, seeds: Sequence[int] | None = None, **asking: Any
+    number: int,
+    lengths: Iterable[int] | None = None,
+    seeds: Sequence[int] | None = None,
+    panels: Sequence[str] | None = None,
 ) -> list[Question]:
     """The prompts of Figure 2, 3, 4, 6 or 7 as text. 3, 4, 6 and 7 ask the same prompts: one set of answers serves all four.
 
     Args:
         lengths: numbers of items; None: those of the figure.
         seeds: of the sequences that are drawn; None: those of the figure. Figure 2 does not draw sequences.
-        asking: for Figures 3, 4, 6 and 7 also panels, mode, examples and tidy, as in `figure_3`.
+        panels: as in `figure_3`; Figure 2 has none to choose.
 
-    Raises `InputError` for another figure, for lengths below 1, and for seeds with Figure 2.
+    Raises `InputError` for another figure, for lengths below 1, and for seeds or panels with Figure 2.
     """
     if type(number) is not int or number not in PAPERS:
         raise InputError(f"expected a figure of answers, {', '.join(map(str, PAPERS))}, found {short_repr(number)}")
-    if number == 2 and seeds is not None:
-        raise InputError("figure 2 has no randomness, and so no seeds: leave them out")
-    if wrong := asking.keys() - (set() if number == 2 else {"panels", "mode", "examples", "tidy"}):
-        raise InputError(f"figure {number} has no {sorted(wrong)[0]} to choose: leave it out")
-    seeds_by_task: Mapping[Any, Sequence[int]]
+    if number == 2 and (seeds is not None or panels is not None):
+        raise InputError("figure 2 draws nothing and is whole, so it has no seeds and no panels: leave them out")
     if number == 2:
         seeds_by_task, default_lengths = copying.figure_tasks(), copying.LENGTHS
     else:
         seed_list = SEEDS if seeds is None else checked_seeds(seeds)
-        seeds_by_task, default_lengths = figure_tasks(seed_list, **asking), LENGTHS
+        seeds_by_task, default_lengths = figure_tasks(seed_list, PANELS if panels is None else panels), LENGTHS
     return figure_questions(seeds_by_task, checked_lengths(default_lengths if lengths is None else lengths))
 
 
-def _deviations(result: Result, answers: Any) -> tuple[str, ...]:
+def _deviations(result: Result, answers: pd.DataFrame) -> tuple[str, ...]:
     """Differences of Figures 3, 4, 6 and 7 from the paper's, a sentence each."""
-    parameters = result.provenance.parameters
-    sentences = [*common_deviations(result)]
+    sentences = common_deviations(result)
     if set(PANELS) <= set(result.provenance.model.get("trained_lengths") or {}):
         sentences.append("This model was trained on these prompts without CoT. It was not trained on CoT.")
-    sentences += [
-        "The worked examples of the sum are the paper's. Those of the other tasks are ours. They stand "
-        f"{parameters.get('examples', 'before')} the question.",
-        "The zero-shot request is the opening of the paper's few-shot one. The paper does not name seeds.",
-    ]
-    if (answers["task"] == "count-word").any():
-        sentences.append("The paper's figure has no panel for the word 'car', the fourth task of its Section 3.2.")
-    else:
-        sentences.append("The fourth task of Section 3.2, counting a word, has no panel in the paper's figure.")
-    if parameters.get("mode") == "answer-only":
-        sentences.append(
-            f"Without CoT '{ANSWER_ONLY.strip()}' stands after C.1's prompt. Section 3.2 speaks of such an instruction. Its "
-            "words are ours."
-        )
-    else:
-        sentences.append(
-            "Without CoT the prompt is C.1's alone. In Section 3.2 the model is told to output the answer only."
-        )
-    if parameters.get("tidy"):
-        sentences.append(
-            "The slips of C.1's prompts are mended: 'answer..' at a sum, the quote that is not closed at a count."
-        )
     return (*sentences, *unread_answers(result, answers))
 
 
@@ -295,13 +233,10 @@ def figure_3_memory(
     lengths: Sequence[int] = LENGTHS,
     seeds: Sequence[int] = SEEDS,
     panels: Sequence[str] = PANELS,
-    mode: str = "none",
-    examples: str = "before",
-    tidy: bool = False,
     max_new_tokens: int = 256,
 ) -> int:
     """Bytes of the answers to the longest prompt of the panels."""
     return max(
         evaluate_memory(model, task, lengths, seeds=task_seeds, max_new_tokens=max_new_tokens)
-        for task, task_seeds in figure_tasks(seeds, panels, mode=mode, examples=examples, tidy=tidy).items()
+        for task, task_seeds in figure_tasks(seeds, panels).items()
     )

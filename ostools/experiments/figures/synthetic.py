@@ -35,7 +35,6 @@ section 3.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -201,8 +200,7 @@ def _normed(x: Rows) -> Rows:
 
 def _gaussian(n: int, width: int, generator: torch.Generator) -> Float[Tensor, "pos width"]:
     """Standard normals, a row a token. A longer table begins with a shorter one's rows: torch draws in whole chunks of 16."""
-    rows = math.ceil(n / 16) * 16
-    return torch.randn(rows, width, generator=generator, dtype=torch.float64)[:n]
+    return torch.randn(-(-n // 16) * 16, width, generator=generator, dtype=torch.float64)[:n]
 
 
 def _pairs(layer: _Layer, block: str, n_heads: int, lengths: Sequence[int]) -> dict[str, list[Any]]:

@@ -17,7 +17,6 @@ from ostools.experiments.reproduce.claim import (
     claim,
     decide,
     first_is_better,
-    paired,
     trend,
 )
 from ostools.ground.words import number
@@ -57,8 +56,8 @@ def _panel(results: ResultsByPart, panel: str, task: str | None = None) -> Frame
 
 def _panel_helps(results: ResultsByPart, panel: str, change: str) -> Verdict:
     """Verdict on the same questions as panel (a) and `panel` ask them."""
-    counts = paired(_panel(results, panel), _panel(results, "a"), ["task", *QUESTION])
-    return first_is_better(counts, change, "as (a) asks them")
+    ways = change, "as (a) asks them"
+    return first_is_better(_panel(results, panel), _panel(results, "a"), ["task", *QUESTION], ways)
 
 
 @_copying(
@@ -69,7 +68,7 @@ def _panel_helps(results: ResultsByPart, panel: str, change: str) -> Verdict:
 )
 def first_is_easier(results: ResultsByPart) -> Verdict:
     first, last = _panel(results, "a", "copy-first"), _panel(results, "a", "copy-last")
-    return first_is_better(paired(first, last, QUESTION), "with the first digit", "with the last digit")
+    return first_is_better(first, last, QUESTION, ("with the first digit", "with the last digit"))
 
 
 @_copying(
@@ -89,18 +88,15 @@ def says_one_by_300(results: ResultsByPart) -> Verdict:
     ends_in_one = line.str.contains(r"(?:^|[^\d])1\W*$|\bone\W*$", regex=True, case=False)
     ones = [int(n) for n in last.loc[ends_in_one & wrong, "length"]]
     wrong_count = int(wrong.sum())
-    numbers: dict[str, Any] = {"wrong": wrong_count, "said_one": len(ones), "asked": len(last), "longest": longest}
     if ones:
         first = min(ones)
         sentence = f"{len(ones)} of {len(last)} answers are 'one' where the last digit is a 0, first at length {first}"
-        return decide(first <= 300, sentence, first_length=first, **numbers)
+        return decide(first <= 300, sentence)
     if longest < 300:
-        raise UntestedError(f"no answer is 'one' up to length {longest}, the longest that was asked for", **numbers)
+        raise UntestedError(f"no answer is 'one' up to length {longest}, the longest that was asked for")
     if wrong_count == len(last):
-        raise UntestedError("every answer is wrong, and none of them is 'one'", **numbers)
-    return decide(
-        False, f"no answer is 'one' up to length {longest}; {wrong_count} of {len(last)} are wrong", **numbers
-    )
+        raise UntestedError("every answer is wrong, and none of them is 'one'")
+    return decide(False, f"no answer is 'one' up to length {longest}; {wrong_count} of {len(last)} are wrong")
 
 
 @_copying(
@@ -145,9 +141,7 @@ def _with_a_number(answers: Frame) -> Frame:
     read: Any = answers[answers["error"].notna()]
     if len(read) < FEWEST_READ or read["length"].nunique() < FEWEST_LENGTHS:
         raise UntestedError(
-            f"{len(read)} of {len(answers)} answers contain a number, at {read['length'].nunique()} lengths",
-            read=len(read),
-            asked=len(answers),
+            f"{len(read)} of {len(answers)} answers contain a number, at {read['length'].nunique()} lengths"
         )
     return read
 
@@ -160,7 +154,7 @@ def _errors_rise(every: Frame) -> Verdict:
         try:
             read = _with_a_number(answers)
         except UntestedError as error:
-            descriptions.append(f"{name}: {error.reason}")
+            descriptions.append(f"{name}: {error}")
             continue
         if not read["error"].any():
             descriptions.append(f"{name}: every number right up to {int(read['length'].max())}")
@@ -174,7 +168,7 @@ def _errors_rise(every: Frame) -> Verdict:
     if not judged:
         raise UntestedError(f"no curve can be judged ({sentence})")
     sentence = f"the error rises with length in {len(rising)} of {len(judged)} curves that can be judged ({sentence})"
-    return decide(2 * len(rising) > len(judged), sentence, rising=len(rising), judged=len(judged))
+    return decide(2 * len(rising) > len(judged), sentence)
 
 
 @claim(
@@ -217,12 +211,10 @@ def predicts_hundred(results: ResultsByPart) -> Verdict:
     answers = _answers(results, task="sum-ones", mode="none")
     long: Any = answers[(answers["length"] >= min(NEAR)) & (answers["length"] != HUNDRED)]
     answer_numbers = long["answered"].dropna()
-    numbers = {"read": len(answer_numbers), "asked": len(long)}
     if len(answer_numbers) < FEWEST_LENGTHS:
         raise UntestedError(
             f"{len(answer_numbers)} of {len(long)} answers to sums of {min(NEAR)} or more ones contain a number, and "
-            f"{FEWEST_LENGTHS} are needed",
-            **numbers,
+            f"{FEWEST_LENGTHS} are needed"
         )
     favourite = int(answer_numbers.mode().iloc[0])
     top, hundreds = int((answer_numbers == favourite).sum()), int((answer_numbers == HUNDRED).sum())
@@ -230,8 +222,7 @@ def predicts_hundred(results: ResultsByPart) -> Verdict:
         f"{hundreds} of {len(answer_numbers)} answers to sums of {min(NEAR)} or more ones are 100; the commonest answer is "
         f"{favourite} ({top} times)"
     )
-    share = float((answer_numbers == HUNDRED).mean())
-    return decide(hundreds == top and hundreds > 1, sentence, share_of_100=share, favourite=favourite, **numbers)
+    return decide(hundreds == top and hundreds > 1, sentence)
 
 
 @_counting(
@@ -250,21 +241,18 @@ def lower_near_hundred(results: ResultsByPart) -> Verdict:
     around: Any = read[read["length"].between(50, 150)]
     is_near = around["length"].isin(NEAR)
     near, far = around.loc[is_near, "error"], around.loc[~is_near, "error"]
-    numbers: dict[str, Any] = {"near": len(near), "apart": len(far)}
     if min(len(near), len(far)) < 3:
         raise UntestedError(
-            f"{len(near)} answers have a number near 100 and {len(far)} elsewhere from 50 to 150; 3 of each are needed",
-            **numbers,
+            f"{len(near)} answers have a number near 100 and {len(far)} elsewhere from 50 to 150; 3 of each are needed"
         )
     if not around["error"].any():
-        raise UntestedError("every number is right from 50 to 150, so no error can be lower", **numbers)
+        raise UntestedError("every number is right from 50 to 150, so no error can be lower")
     p = float(mannwhitneyu(near, far, alternative="two-sided").pvalue)
     median_near, median_apart = float(near.median()), float(far.median())
-    numbers |= {"median_near": median_near, "median_apart": median_apart, "p_value": p}
     sentence = f"the median error is {number(median_near)} near 100, and {number(median_apart)} beside it"
     if p > LEVEL:
-        raise UntestedError(f"{sentence}: undecided (p = {number(p)})", **numbers)
-    return decide(median_near < median_apart, f"{sentence} (p = {number(p)})", **numbers)
+        raise UntestedError(f"{sentence}: undecided (p = {number(p)})")
+    return decide(median_near < median_apart, f"{sentence} (p = {number(p)})")
 
 
 @claim(
@@ -282,16 +270,14 @@ def hundred_is_commonest(results: ResultsByPart) -> Verdict:
     answers = answers[answers["task"].isin(PANELS)]
     longest = int(answers["length"].max())
     answer_numbers: Any = answers["answered"].dropna()
-    numbers: dict[str, Any] = {"read": len(answer_numbers), "asked": len(answers)}
     if longest < HUNDRED:
-        raise UntestedError(f"the longest sequence asked has {longest} items", **numbers)
+        raise UntestedError(f"the longest sequence asked has {longest} items")
     if len(answer_numbers) < FEWEST_ANSWERS:
         raise UntestedError(
-            f"{len(answer_numbers)} of {len(answers)} answers contain a number, and {FEWEST_ANSWERS} are needed",
-            **numbers,
+            f"{len(answer_numbers)} of {len(answers)} answers contain a number, and {FEWEST_ANSWERS} are needed"
         )
     if bool((answers["error"] == 0).all()):
-        raise UntestedError("every answer is right, so none is a favourite", **numbers)
+        raise UntestedError("every answer is right, so none is a favourite")
     counts = answer_numbers.value_counts()
     hundreds = int(counts.get(HUNDRED, 0))
     other_counts = counts.drop(HUNDRED, errors="ignore")
@@ -302,8 +288,7 @@ def hundred_is_commonest(results: ResultsByPart) -> Verdict:
         f"{hundreds} of {len(answer_numbers)} answers with a number are 100, which is the right answer {right} "
         f"times{commonest}"
     )
-    numbers |= {"hundreds": hundreds, "right_hundreds": right, "next": next_best, "next_count": next_count}
-    return decide(hundreds >= 2 * max(next_count, 1) and hundreds > right, sentence, **numbers)
+    return decide(hundreds >= 2 * max(next_count, 1) and hundreds > right, sentence)
 
 
 @_counting(
@@ -318,22 +303,12 @@ def rises_near_hundred(results: ResultsByPart) -> Verdict:
     frame = _answers(results, task="count-ones-bernoulli", mode="none")
     read: Any = _with_a_number(frame[frame["length"].between(50, 150)])
     tau, p = trend(read["length"], read["error"])
-    numbers = {"read": len(read), "tau": tau, "p_value": p}
     if not p <= LEVEL:
-        raise UntestedError(
-            f"the error neither rises nor falls beyond chance from 50 to 150: {len(read)} answers", **numbers
-        )
-    return decide(tau > 0, f"from 50 to 150 items the error goes with the length: tau {number(tau)}", **numbers)
+        raise UntestedError(f"the error neither rises nor falls beyond chance from 50 to 150: {len(read)} answers")
+    return decide(tau > 0, f"from 50 to 150 items the error goes with the length: tau {number(tau)}")
 
 
 CLAIMS = (
-    *(first_is_easier, says_one_by_300, hints_help, interleaving_helps),
-    *(
-        deteriorates,
-        persists_with_reasoning,
-        predicts_hundred,
-        lower_near_hundred,
-        hundred_is_commonest,
-        rises_near_hundred,
-    ),
+    *(first_is_easier, says_one_by_300, hints_help, interleaving_helps, deteriorates, persists_with_reasoning),
+    *(predicts_hundred, lower_near_hundred, hundred_is_commonest, rises_near_hundred),
 )

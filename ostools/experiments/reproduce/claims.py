@@ -9,19 +9,20 @@ from pathlib import Path
 import pandas as pd
 
 from ostools.experiments.reproduce import answers, collapse, squashing, statements
-from ostools.experiments.reproduce.claim import OUTCOMES, Claim, ResultsByPart, numbers_in_words
+from ostools.experiments.reproduce.claim import OUTCOMES, Claim, ResultsByPart
 from ostools.ground.errors import InputError
 from ostools.results import Frame, Result, frame_of
 
 CLAIMS: tuple[Claim, ...] = (
     *answers.CLAIMS,
     *collapse.CLAIMS,
-    *statements.INDUCTION,
+    *statements.SYNTHETIC,
+    *collapse.INDUCTION,
     *squashing.CLAIMS,
     *statements.CLAIMS,
 )
 FIGURES = (2, 3, 4, 5, 6, 7, 8, 9)
-COLUMNS = ("claim", "place", "words", "rule", "outcome", "measured", "numbers", "parts", "figures")
+COLUMNS = ("claim", "place", "words", "rule", "outcome", "measured", "parts", "figures")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +31,7 @@ class Reproduction(
 ):
     """`frame`: one row a claim of the paper. Columns: claim (its name), place, words (the paper's own), rule (when it agrees),
     outcome (agrees | holds by construction | does not agree | could not be tested), measured (what was found, or why nothing
-    was), numbers, parts (what it was judged by), figures.
+    was), parts (what it was judged by), figures.
 
     `results`: the measurements of each part, by their names. `refused`: why a part could not be measured. `seconds`: what each
     part took when it was measured. `page`: the HTML report.
@@ -69,6 +70,5 @@ def judged(claims: Iterable[Claim], results: ResultsByPart, refused: Mapping[str
     for claim in claims:
         verdict = claim.verdict(results, refused)
         values = (claim.id, claim.place, claim.words, claim.rule, verdict.outcome, verdict.sentence)
-        numbers, figures = numbers_in_words(verdict.numbers), ", ".join(map(str, claim.figures))
-        rows.append((*values, numbers, ", ".join(claim.needs), figures))
+        rows.append((*values, ", ".join(claim.needs), ", ".join(map(str, claim.figures))))
     return pd.DataFrame(rows, columns=list(COLUMNS))

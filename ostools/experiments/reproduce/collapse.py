@@ -1,4 +1,4 @@
-"""The claims about representational collapse: section 4, Figures 5, 8 and 9, Theorem 4.2."""
+"""The claims about representational collapse: section 4, Figure 5, Theorem 4.2, and the proof of Theorem B.3."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import numpy as np
 import pandas as pd
 
 from ostools.experiments.reproduce.claim import ResultsByPart, UntestedError, Verdict, above_zero, claim, decide
+from ostools.experiments.reproduce.parts import ATTENTION, LAYERS
 from ostools.ground.words import number
 from ostools.results import Frame
-from ostools.theory.statistics.fits import fit_decay, over_seeds
+from ostools.theory.statistics.fits import fit_decay
 
 _figure_5 = partial(claim, needs=("figure-5",), figures=(5,))
+_induction = partial(claim, needs=(ATTENTION,))
 
 LOW = "bfloat16"
 """The precision that the paper names ("i.e. bf16"), in which the collapse is judged."""
@@ -24,15 +26,23 @@ NEAR_FACTOR = 10.0
 FIT_FROM = 16
 RELATIVE_ROUNDING = 1e-6
 """float64's rounding of a distance, relative to the vector's norm."""
+WEIGHT_ROUNDING = 1e-12
+"""Rounding of float64 attention weights."""
 _DISTANCE_WORDS = "the distance that Figure 5 draws"
+_PROOF = "Appendix B.1, proof of Theorem B.3"
+_FALLS = f"falls by a law without a level from n = {FIT_FROM} on, on the prompts of Figure 5 (a)"
+_ALL = (
+    "in every layer. A layer with fewer than eight lengths above rounding is not fitted. There is no verdict if no layer is "
+    "fitted, or if some are not fitted and all others fall. A finite run does not show a limit."
+)
 
 
-def _panel(results: ResultsByPart, panel: str, dtype: str, pair: str = THEOREM) -> Frame:
+def _panel(results: ResultsByPart, panel: str, dtype: str) -> Frame:
     """The drawn distance of one panel: a row a length, heads and seeds averaged."""
     figure: Any = results["figure-5"]["figure"]
     frame = figure.frame
-    rows = frame[(frame["panel"] == panel) & (frame["pair"] == pair) & (frame["dtype"] == dtype)]
-    if rows.empty and pair == THEOREM:
+    rows = frame[(frame["panel"] == panel) & (frame["pair"] == THEOREM) & (frame["dtype"] == dtype)]
+    if rows.empty:
         raise UntestedError(f"panel ({panel}) was not measured in {dtype}")
     return rows.sort_values("length")
 
@@ -90,35 +100,41 @@ def rounding_floor(distance: Any, relative: Any) -> float:
     return RELATIVE_ROUNDING * float(norms.median()) if len(norms) else 0.0
 
 
+def _all_vanish(curves: dict[str, Any], floors: dict[str, float], quantity: str) -> Verdict:
+    """Fit every curve (values by length): all of them have to fall by a law without a level."""
+    descriptions, falling = [], []
+    for name, curve in curves.items():
+        curve = curve[curve.index >= FIT_FROM]
+        fitted = fit_decay(curve.index.to_numpy(dtype=float), curve.to_numpy(dtype=float), floor=floors[name])
+        if fitted.verdict == "too few":
+            descriptions.append(f"{name}: {fitted.used} lengths above rounding, and a fit needs 8")
+            continue
+        law, words = fitted.law, fitted.verdict
+        if law is not None:
+            words += f", rate {number(law.rate)}" + (f" to {number(law.level)}" if law.level else "")
+        falling.append(law is not None and law.level == 0)
+        descriptions.append(f"{name}: {words}")
+    if not falling:
+        raise UntestedError(f"{quantity}: no curve can be fitted ({'; '.join(descriptions)})")
+    count_words = f"falls by a law without a level in {sum(falling)} of {len(falling)}"
+    sentence = f"{quantity}, from n = {FIT_FROM} on: {count_words} ({'; '.join(descriptions)})"
+    if all(falling) and len(falling) < len(curves):
+        raise UntestedError(f"{sentence}: {len(curves) - len(falling)} of {len(curves)} curves cannot be fitted")
+    return decide(all(falling), sentence)
+
+
 @_figure_5(
     "arbitrarily-close",
     "Theorem 4.2, Figure 5 (a)",
     "their representations become arbitrarily close as n increases",
-    f"agrees if the float64 distance of v^(L) on the prompts of (a) falls by a law without a level, from n = {FIT_FROM} "
-    "on. There is no verdict with fewer than eight lengths above float64's rounding. A finite run does not show a limit.",
+    f"agrees if the float64 distance of v^(L) {_FALLS}. There is no verdict with fewer than eight lengths above float64's "
+    "rounding. A finite run does not show a limit.",
 )
 def arbitrarily_close(results: ResultsByPart) -> Verdict:
     figure: Any = results["figure-5"]["figure"]
     curve = figure.curves["a"].reference_curve(THEOREM, "residual")
-    curve = curve[curve.index >= FIT_FROM]
     floor = rounding_floor(curve["distance"], curve["relative"])
-    fitted = fit_decay(curve.index.to_numpy(dtype=float), curve["distance"].to_numpy(), floor=floor)
-    numbers: dict[str, Any] = {"verdict": fitted.verdict, "used": fitted.used, "longest": int(curve.index.max())}
-    if fitted.verdict == "too few":
-        raise UntestedError(
-            f"{fitted.used} lengths from {FIT_FROM} on are above float64's rounding, and a fit needs 8", **numbers
-        )
-    measured = curve[curve["relative"] > RELATIVE_ROUNDING]
-    ratio = float(measured["distance"].iloc[-1] / measured["distance"].iloc[0])
-    law = fitted.law
-    rate = "" if law is None else f", rate {number(law.rate)} [{number(law.low)}, {number(law.high)}]"
-    level = "" if law is None or not law.level else f", to a level of {number(law.level)}"
-    sentence = (
-        f"from n = {FIT_FROM} to {int(measured.index[-1])} the float64 distance of v^(L) in (a) goes to {ratio:.2%} of what it "
-        f"was: {fitted.verdict}{rate}{level}. How close it comes at greater n was not measured"
-    )
-    of_law = {"rate": None if law is None else law.rate, "level": None if law is None else law.level}
-    return decide(law is not None and law.level == 0, sentence, ratio=ratio, **of_law, **numbers)
+    return _all_vanish({"(a)": curve["distance"]}, {"(a)": floor}, "the float64 distance of v^(L)")
 
 
 @_figure_5(
@@ -139,7 +155,7 @@ def near_precision_at_50(results: ResultsByPart) -> Verdict:
         f"at n = {min(AROUND_50)} to {max(AROUND_50)} the distance of (a) in {LOW} is {number(ratio)} times the noise of "
         "rounding (median over these lengths)"
     )
-    return decide(ratio <= NEAR_FACTOR, sentence, over_noise=ratio)
+    return decide(ratio <= NEAR_FACTOR, sentence)
 
 
 @_figure_5(
@@ -191,7 +207,7 @@ def ones_collapse(results: ResultsByPart) -> Verdict:
         f"in the upper half of the lengths the distance of (c) in {LOW} is {number(over)} times the noise of rounding "
         "(median)"
     )
-    return decide(over <= NEAR_FACTOR, sentence, over_noise=over)
+    return decide(over <= NEAR_FACTOR, sentence)
 
 
 @_figure_5(
@@ -219,22 +235,9 @@ def commas_separate(results: ResultsByPart) -> Verdict:
         f"helps: {'yes' if helps else 'no'}. Commas multiply the distance by {number(ratio)} (median of the {len(upper)} "
         f"lengths from {upper.min()} to {upper.max()}, in {dtype}), and it is larger with them at {share:.1%} of these "
         f"lengths. Well-separated: {'yes' if separate else 'no'}. In {LOW} the distance is {number(over_d)} times the "
-        f"noise with commas, and {number(over_c)} times without{_one_more_digit(results, plain, dtype)}"
+        f"noise with commas, and {number(over_c)} times without"
     )
-    numbers = {"larger_share": share, "median_ratio": ratio, "over_noise_d": over_d, "over_noise_c": over_c}
-    return decide(helps and separate, sentence, **numbers)
-
-
-def _one_more_digit(results: ResultsByPart, plain: Any, dtype: str) -> str:
-    """Sentence on the second pair of (d), one digit more after a comma, where it was measured. It is not judged."""
-    pair = _panel(results, "d", dtype, "one-more-digit").set_index("length")["mean"]
-    shared = plain.index.intersection(pair.index)
-    upper = shared[shared > int(plain.index.max()) // 2]
-    if not len(upper):
-        return ""
-    larger = float((pair.loc[upper] > plain.loc[upper]).mean())
-    words = f"With one more digit after a comma the distance in {dtype} is larger than that of (c) at {larger:.0%}"
-    return f". {words} of the {len(upper)} lengths from {upper.min()} on"
+    return decide(helps and separate, sentence)
 
 
 @_figure_5(
@@ -258,15 +261,11 @@ def sooner_in_low_precision(results: ResultsByPart) -> Verdict:
     starts = starts.reindex(columns=[high, LOW]).astype("Float64").astype(float)
     n_max = int(table["longest"].max())
     hidden: Any = starts[starts.notna().any(axis=1)]
-    numbers: dict[str, Any] = {"curves": len(table.drop_duplicates(["panel", "seed"])), "longest": n_max}
     if hidden.empty:
-        raise UntestedError(
-            f"no pair is hidden over a range of lengths in either precision up to n = {n_max}", **numbers
-        )
+        raise UntestedError(f"no pair is hidden over a range of lengths in either precision up to n = {n_max}")
     low_starts, high_starts = hidden[LOW].fillna(np.inf), hidden[high].fillna(np.inf)
     half = 2 * low_starts <= high_starts.clip(upper=n_max)
     left_open = ~half & np.isinf(high_starts) & np.isfinite(low_starts)
-    numbers |= {"reached": len(hidden), "at_most_half": int(half.sum()), "open": int(left_open.sum())}
     descriptions = [
         f"({panel}) {_length_words(row[LOW])} against {_length_words(row[high])}"
         for (panel, _), row in hidden.iterrows()
@@ -279,71 +278,67 @@ def sooner_in_low_precision(results: ResultsByPart) -> Verdict:
         f"lengths would have to be measured ({listing})"
     )
     if bool(left_open.all()):
-        raise UntestedError(sentence, **numbers)
-    return decide(bool((half | left_open).all()), sentence, **numbers)
+        raise UntestedError(sentence)
+    return decide(bool((half | left_open).all()), sentence)
 
 
 def _length_words(value: Any) -> str:
     return "no range" if pd.isna(value) else str(int(value))
 
 
-@claim(
-    "synthetic-converges",
-    "Appendix C.3, Figure 8",
-    "We see how also for sinusoidal PEs with key, queries, and values randomly sampled, the convergence still occurs.",
-    f"agrees if the slope of log distance against log length from {FIT_FROM} on is negative (95% Student interval over "
-    "seeds) and no level was found, in the first reading of Figure 8 (“vectors”: queries, keys and values are Gaussian). "
-    "The other readings are told, and not judged.",
-    needs=("figure-8",),
-    figures=(8,),
+def _attention_vanishes(results: ResultsByPart, quantity: str) -> Verdict:
+    """Fit the mean over heads of one quantity of `ost.attention_variation`, a curve for each layer."""
+    variation: Any = results[ATTENTION]["variation"]
+    curves = {
+        f"layer {layer}": rows.set_index("length")[quantity].sort_index()
+        for layer, rows in variation.over_heads().groupby("layer")
+    }
+    return _all_vanish(curves, dict.fromkeys(curves, WEIGHT_ROUNDING), f"{quantity}, the mean over heads")
+
+
+@_induction(
+    "attention-variation-vanishes",
+    _PROOF,
+    r"goes to 0 with $n \to \infty$ thanks to Lemma B.2 and our assumptions on the positional encodings",
+    f"agrees if delta(alpha_n, alpha*_(n+1)) of the model's attention, the mean over heads, {_FALLS}, {_ALL}",
 )
-def synthetic_converges(results: ResultsByPart) -> Verdict:
-    frame: Any = results["figure-8"]["figure"].frame
-    descriptions, converges = [], []
-    for reading, rows in frame.groupby("reading", sort=False):
-        curves = rows[rows["length"] >= FIT_FROM].pivot(index="length", columns="seed", values="l1").sort_index()
-        mean, low, high = over_seeds(list(log_log_slopes(curves)))
-        if not np.isfinite(low):
-            raise UntestedError(
-                f"{reading}: {curves.shape[1]} seeds; an interval needs at least 2, with every distance above 0"
-            )
-        fitted = fit_decay(curves.index.to_numpy(dtype=float), curves.mean(axis=1).to_numpy())
-        converges.append(high < 0 and not (fitted.law is not None and fitted.law.level))
-        descriptions.append(f"{reading}: slope {number(mean)} [{number(low)}, {number(high)}], {fitted.verdict}")
-    sentence = f"log L1 distance against log n from {FIT_FROM} on: {'; '.join(descriptions)}"
-    return decide(converges[0], sentence, readings=len(converges), converging=sum(converges))
+def variation_vanishes(results: ResultsByPart) -> Verdict:
+    return _attention_vanishes(results, "delta")
+
+
+@_induction(
+    "own-weight-vanishes",
+    _PROOF,
+    "goes to 0 due to Lemma B.1",
+    f"agrees if the weight alpha*_(n+1,n+1) of the repeated token on itself, the mean over heads, {_FALLS}, {_ALL}",
+)
+def own_weight_vanishes(results: ResultsByPart) -> Verdict:
+    return _attention_vanishes(results, "own")
 
 
 @claim(
-    "total-variation-decays",
-    "Appendix C.3, Figure 9",
-    "It is clear how the total variation decays with length, in accordance with Lemma B.2.",
-    "agrees if the slope of log delta against log length is negative beyond ten times the noisy entries (95% Student "
-    "interval over seeds), and no point is above our bound, which implies Lemma B.2.",
-    needs=("figure-9",),
-    figures=(9,),
-    construction="it is a statement about drawn numbers, without a model, and the bound falls as 1/n whatever is drawn",
+    "induction-on-layers",
+    _PROOF,
+    "The result then follows via a simple inductive approach on the layers.",
+    f"agrees if the float64 L1 distance of v^(l), l = 1 ... L, {_FALLS}, {_ALL}",
+    needs=(LAYERS,),
 )
-def variation_decays(results: ResultsByPart) -> Verdict:
-    figure: Any = results["figure-9"]["figure"]
-    frame = figure.frame
-    noisy = int(figure.provenance.parameters["noisy"])
-    beyond = frame[frame["length"] > 10 * noisy]
-    if (lengths := beyond["length"].nunique()) < 2:
-        raise UntestedError(f"{lengths} lengths are beyond ten times the {noisy} noisy entries, and a slope needs 2")
-    curves = beyond.pivot(index="length", columns="seed", values="delta").sort_index()
-    mean, low, high = over_seeds(list(log_log_slopes(curves)))
-    if not np.isfinite(low):
-        raise UntestedError(f"{curves.shape[1]} seeds; an interval needs at least 2, with every delta above 0")
-    above = int((frame["delta"] > frame["bound"]).sum())
-    sentence = (
-        f"beyond n = {10 * noisy} delta goes as n to the power {number(mean)} [{number(low)}, {number(high)}] over "
-        f"{curves.shape[1]} seeds. It is above our bound, which implies Lemma B.2, at {above} of {len(frame)} points"
-    )
-    return decide(high < 0 and above == 0, sentence, slope=mean, low=low, high=high, above_bound=above)
+def every_layer(results: ResultsByPart) -> Verdict:
+    frame: Any = results[LAYERS]["collapse"].frame
+    l1 = (frame["site"] == "residual") & (frame["per"] == "vector") & (frame["norm"] == "l1")
+    rows = frame[l1 & (frame["layer"] > 0)].drop_duplicates(["layer", "length"])  # at the embedding it is 0
+    if rows.empty:
+        raise UntestedError("no block was measured")
+    curves, floors = {}, {}
+    for layer, layer_rows in rows.groupby("layer"):
+        name = f"block {layer}"
+        curves[name] = layer_rows.set_index("length")["float64_distance"].astype(float).sort_index()
+        floors[name] = rounding_floor(layer_rows["mean"].astype(float), layer_rows["relative"].astype(float))
+    return _all_vanish(curves, floors, "the float64 L1 distance of v^(l)")
 
 
 CLAIMS = (
     *(arbitrarily_close, near_precision_at_50, varying_delays, varied_falls, ones_collapse, commas_separate),
-    *(sooner_in_low_precision, synthetic_converges, variation_decays),
+    sooner_in_low_precision,
 )
+INDUCTION = (variation_vanishes, own_weight_vanishes, every_layer)

@@ -75,7 +75,7 @@ def bound_holds(results: ResultsByPart) -> Verdict:
         f"{tokens - above} of {tokens} tokens (the least bound / measured is {number(least)}). The printed form has a "
         "constant C that is not given, so a single prompt cannot break it"
     )
-    return decide(above == 0, sentence, tokens=tokens, broken=above, least_ratio=least)
+    return decide(above == 0, sentence)
 
 
 @_section_5(
@@ -90,7 +90,6 @@ def bound_holds(results: ResultsByPart) -> Verdict:
 )
 def equation_4_holds(results: ResultsByPart) -> Verdict:
     tokens, below, least = _against_bound(results, EQUATION_4)
-    numbers = {"tokens": tokens, "below": below, "least_ratio": least}
     sentence = (
         f"sigma_psi^L times the printed sum is below the measured norm at {below} of {tokens} tokens (the least bound / "
         f"measured is {number(least)}). sigma_psi is taken from the MLPs at these tokens, so it is at most their Lipschitz "
@@ -98,8 +97,8 @@ def equation_4_holds(results: ResultsByPart) -> Verdict:
         "projections, which footnote 2 leaves out"
     )
     if below:
-        raise UntestedError(f"{sentence}. With a greater sigma_psi the bound may hold", **numbers)
-    return decide(True, sentence, **numbers)
+        raise UntestedError(f"{sentence}. With a greater sigma_psi the bound may hold")
+    return decide(True, sentence)
 
 
 @_section_5(
@@ -126,7 +125,7 @@ def depends_on_position(results: ResultsByPart) -> Verdict:
         f"by its position in a prompt, the same digit has sensitivities that differ by a factor of {number(median)}, largest "
         f"over smallest (median of {len(spreads)} digits; the least is {number(least)})"
     )
-    return decide(least > 1 + ROUNDING, sentence, median_factor=median, least_factor=least, digits=len(spreads))
+    return decide(least > 1 + ROUNDING, sentence)
 
 
 @_section_5(
@@ -212,8 +211,7 @@ def only_the_first(results: ResultsByPart) -> Verdict:
         f"{int(falls.sum())} of {len(last)} blocks, and in {near} at the predicted rate. A finite depth does not reach the "
         "limit itself"
     )
-    numbers = {"largest_left": float(remainder.max()), "blocks": len(last), "at_rate": near}
-    return decide(bool((simple & falls).all()), sentence, **numbers)
+    return decide(bool((simple & falls).all()), sentence)
 
 
 @_section_5(
@@ -228,7 +226,7 @@ def prevented(results: ResultsByPart) -> Verdict:
     if not shares:
         raise UntestedError("no prompt was measured")
     sentence = f"{number(100 * min(shares))}% to {number(100 * max(shares))}% of the measured sensitivity is to the first token"
-    return decide(max(shares) < DEGENERATE, sentence, largest_share=max(shares), prompts=len(shares))
+    return decide(max(shares) < DEGENERATE, sentence)
 
 
 def _ends_above(
@@ -247,10 +245,9 @@ def _ends_above(
     seeds = int(ends["first"]["seeds"])
     sentence = f"{words}, at an end minus at the positions between: {'; '.join(descriptions)} ({seeds} seeds)"
     verdicts = {ends[end]["verdict"] for end in judged}
-    numbers = {f"{end}_difference": float(ends[end]["difference"]) for end in ("first", "last")}
     if "below" not in verdicts and verdicts != {"above"}:
-        raise UntestedError(f"{sentence}: an end that is judged is undecided", **numbers)
-    return decide(verdicts == {"above"}, sentence, **numbers)
+        raise UntestedError(f"{sentence}: an end that is judged is undecided")
+    return decide(verdicts == {"above"}, sentence)
 
 
 @_u_shape(
@@ -268,11 +265,9 @@ def u_shape_of_retrieval(results: ResultsByPart) -> Verdict:
     if not count:
         raise UntestedError(f"none of {total} answers names the wanted record's value, so it is not retrieved at all")
     if count == total:
-        raise UntestedError(
-            f"all {total} answers name the wanted value, so no position is seen to be harder", asked=total
-        )
+        raise UntestedError(f"all {total} answers name the wanted value, so no position is seen to be harder")
     verdict = _ends_above(results, "log_probability", "log probability of the value")
-    return Verdict(verdict.outcome, f"{verdict.sentence}; {count} of {total} answers name it", verdict.numbers)
+    return Verdict(verdict.outcome, f"{verdict.sentence}; {count} of {total} answers name it")
 
 
 @_u_shape(

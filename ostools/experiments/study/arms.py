@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import pandas as pd
 import torch
-from jaxtyping import Int
-from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, changes_pass, label, running
-from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress, tell
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.probability import answer_room
-from ostools.measure.bounds.bounds import bounds
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse, reference_at_y
@@ -27,11 +24,10 @@ from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus, of_pair
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.task_prompt import Elicitation, TaskPrompt, carrier_positions, elicit, render_prompt
+from ostools.models.describe import metadata_of
 from ostools.models.tokens import context_length
 from ostools.tasks import Task
 
-BOUND = "local"
-_ROUNDS = 3  # of the two timings that are held against each other
 _EPSILON = 2.0**-23  # float32, in which sensitivities are computed
 
 Key = tuple[str, str | None, int, int]  # quantity, dtype, length, seed
@@ -50,7 +46,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The questions, the precisions, and the lengths at which sensitivity, bound and time are measured."""
+    """The questions, the precisions, and the lengths at which sensitivity is measured."""
 
     form: Task
     lengths: list[int]
@@ -60,20 +56,12 @@ class StudyPlan:
     sensitivity_lengths: list[int]
     elicitation: Elicitation
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """What a provenance says of it."""
-        names = ("lengths", "seeds", "elicitation", "sensitivity_lengths")
-        asked: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return asked | {"task": tasks.label(self.form), "dtypes": list(self.dtypes)}
-
 
 @dataclass
 class Arm:
     """A task under one mitigation. `model` is the user's, `work` the same in float32 or float64.
 
-    `cells`: what was measured, by (quantity, dtype, length, seed); `collapse_verdicts`: a row a seed and dtype; `account`: how
-    it was measured, for the provenance.
+    `cells`: what was measured, by (quantity, dtype, length, seed).
     """
 
     model: TransformerBridge
@@ -81,14 +69,19 @@ class Arm:
     plan: StudyPlan
     mitigation: Mitigation | None
     cells: dict[Key, Cell] = field(default_factory=dict)
-    collapse_verdicts: list[dict[str, Any]] = field(default_factory=list)
-    account: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Make all prompts, so that one that does not fit is refused before anything is measured."""
+        """Make all prompts, and try the hooks, so that what does not fit is refused before anything is measured.
+
+        `no_pair`: why the questions of n and n + 1 items cannot be compared; None where they can.
+        """
         self.questions = {(n, seed): self._task_prompt(n, seed) for n in self.plan.lengths for seed in self.plan.seeds}
         self._require_room()
-        self.no_pair = self._no_pair()
+        self.no_pair: str | None = None
+        try:
+            RenderedPairs(self.model, self.plan.form, self.mitigation, self.plan.chat)
+        except InputError as error:
+            self.no_pair = str(error)
         self.extended = {}
         if self.no_pair is None:
             self.extended = {
@@ -96,6 +89,7 @@ class Arm:
                 for n, seed in self.questions
             }
         self.acted = EffectStatus(self.model, self.mitigation)
+        self.status(self.plan.lengths[-1], self.plan.seeds[0])
 
     def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
         return render_prompt(
@@ -119,30 +113,15 @@ class Arm:
                 f"fit the model's context of {context}: leave out the longest lengths"
             )
 
-    def _no_pair(self) -> str | None:
-        """Reason why the questions of n and n + 1 items cannot be compared."""
-        try:
-            RenderedPairs(self.model, self.plan.form, self.mitigation, self.plan.chat)
-        except InputError as error:
-            return str(error)
-        return None
-
-    def close_questions(self) -> list[tuple[int, int]]:
-        """Length and seed of the questions whose sensitivity is measured."""
-        return [(n, seed) for n in self.plan.sensitivity_lengths for seed in self.plan.seeds]
-
-    def measure(self) -> Iterator[None]:
-        """Measure everything, in `steps` parts."""
-        self._measure_answers()
-        yield
-        self._measure_collapse(list(dict.fromkeys(("float64", *self.plan.dtypes))))
-        yield
-        for n, seed in self.close_questions():
-            self._measure_sensitivity(n, seed)
-            yield
-
-    def steps(self) -> int:
-        return 2 + len(self.close_questions())
+    def measure(self, progress: Progress | None) -> None:
+        """Measure everything."""
+        dtypes = list(dict.fromkeys(("float64", *self.plan.dtypes)))
+        close = [(n, seed) for n in self.plan.sensitivity_lengths for seed in self.plan.seeds]
+        steps: list[Callable[[], None]] = [self._measure_answers, partial(self._measure_collapse, dtypes)]
+        steps += [partial(self._measure_sensitivity, n, seed) for n, seed in close]
+        for done, step in enumerate(steps, start=1):
+            step()
+            tell(progress, done, len(steps))
 
     def status(self, length: int, seed: int) -> str:
         """Effect status of the mitigation on that question: whether it changed its text, or a logit of the user's model."""
@@ -166,10 +145,9 @@ class Arm:
             status = INACTIVE if row["status"] == INACTIVE else ACTIVE
             for quantity in quantities:
                 self.cells[quantity, None, int(row["length"]), int(row["seed"])] = Cell(float(row[quantity]), status)
-        self.account |= {name: result.provenance.parameters[name] for name in ("max_new_tokens", "batches", "cache")}
 
     def _measure_collapse(self, dtypes: Sequence[str]) -> None:
-        """Distance of the questions with n and n + 1 items at y, in float64 and in each dtype, with verdicts.
+        """Distance of the questions with n and n + 1 items at y, in float64 and in each dtype.
 
         What `collapse` refuses in one dtype under a mitigation's hooks, as a change of the unembedding, is refused there alone.
         """
@@ -197,10 +175,6 @@ class Arm:
                 self._measure_collapse([name])
             return
         self._keep_distances(result)
-        table: Any = result.verdicts()
-        columns = ["seed", "dtype", "verdict", "first", "last", "longest", "status"]
-        self.collapse_verdicts += table[table["site"] == "y"][columns].to_dict("records")
-        self.account["route"] = result.provenance.parameters["route"]
 
     def _refuse_distances(self, dtypes: Sequence[str], reason: str) -> None:
         refused = Cell(float("nan"), REFUSED, reason=reason)
@@ -232,7 +206,7 @@ class Arm:
         return {(n, seed): of_pair(statuses[n, seed], statuses[n + 1, seed]) for n, seed in self.questions}
 
     def _measure_sensitivity(self, n: int, seed: int) -> None:
-        """Sensitivity of the tokens that carry the answer, mean over them; of a small model its frozen part and a bound too.
+        """Sensitivity of the tokens that carry the answer, mean over them: the operator norm, or of a large model a sketch.
 
         A sketch's cotangents are drawn by the length: the same with a mitigation and without, others at the next length.
         """
@@ -240,39 +214,24 @@ class Arm:
         status, reason = self.acted.status(task_prompt, self.work)
         exact = sensitivity_method(int(self.work.cfg.d_model)) == "exact"
         kind, norm = ("measured", "operator_norm") if exact else ("estimated", "frobenius_norm")
-        names = {"sensitivity": "full"} | ({"frozen_sensitivity": "frozen"} if exact else {})
-        kinds = dict.fromkeys(names, kind) | ({"bound": "certified"} if exact else {})
-        if status != ACTIVE:
-            self._keep(kinds, n, seed, status, reason or "not measured again: the mitigation changed nothing here")
-            return
         how: dict[str, Any] = {"method": "exact"} if exact else {"method": "sketch", "seed": n}
-        try:
-            positions = list(carrier_positions(self.model, task_prompt))
-            with running(self.work, self.mitigation):
-                linearisations = list(names.values())
-                result: Any = sensitivity(self.work, task_prompt.prompt, linearisations=linearisations, **how)
-        except InputError as error:
-            self._keep(kinds, n, seed, REFUSED, str(error))
-            return
-        for name, linearisation in names.items():
-            rows = result.frame[result.frame["linearisation"] == linearisation]
-            self.cells[name, None, n, seed] = _mean_at(rows, norm, positions, status, kind)
-        if exact:
-            self.cells["bound", None, n, seed] = self._bound(task_prompt, positions, status)
+        unmeasured = reason or "not measured again: the mitigation changed nothing here"
+        cell = Cell(float("nan"), status, reason=unmeasured, kind=kind)
+        if status == ACTIVE:
+            try:
+                positions = list(carrier_positions(self.model, task_prompt))
+                with running(self.work, self.mitigation):
+                    rows: Any = sensitivity(self.work, task_prompt.prompt, linearisations="full", **how).frame
+                cell = _mean_at(rows, norm, positions, status, kind)
+            except InputError as error:
+                cell = Cell(float("nan"), REFUSED, reason=str(error), kind=kind)
+        self.cells["sensitivity", None, n, seed] = cell
 
-    def _keep(self, kinds: Mapping[str, str], n: int, seed: int, status: str, reason: str) -> None:
-        """Keep that these quantities were not measured here, and the reason."""
-        for name, kind in kinds.items():
-            self.cells[name, None, n, seed] = Cell(float("nan"), status, reason=reason, kind=kind)
 
-    def _bound(self, task_prompt: TaskPrompt, positions: Sequence[int], status: str) -> Cell:
-        """The certified bound, where its formulas know the mitigation's edits."""
-        try:
-            with running(self.work, self.mitigation):
-                bound_table = bounds(self.work, task_prompt.prompt, variants=[BOUND]).frame
-        except InputError as error:
-            return Cell(float("nan"), REFUSED, reason=str(error), kind="certified")
-        return _mean_at(bound_table, "value", positions, status, "certified")
+def within_training(model: TransformerBridge, form: Task, lengths: Iterable[int]) -> pd.Series:
+    """Whether the model's card says that it was trained on such lengths of the task; missing where it lists none."""
+    trained = (metadata_of(model).trained_lengths or {}).get(form.trained_as or "")
+    return pd.Series([pd.NA if trained is None else length <= trained for length in lengths], dtype="boolean")
 
 
 def sensitivity_method(d_model: int) -> str:
@@ -284,21 +243,3 @@ def _mean_at(rows: Any, column: str, positions: Sequence[int], status: str, kind
     """Mean over positions; a token that cannot be seen any more has 0, up to the rounding of the greatest value."""
     values = torch.tensor(rows.sort_values("position")[column].to_numpy(dtype=float))
     return Cell(float(values[list(positions)].mean()), status, _EPSILON * float(values.max()), kind=kind)
-
-
-def timings(plain: Arm, arm: Arm, n: int, seed: int) -> tuple[Cell, Cell]:
-    """Seconds of one forward pass over a question, with the mitigation and without: the least of some, taken in turn."""
-    with_it, without = [], []
-    for _ in range(_ROUNDS):
-        without.append(_seconds(plain.model, plain.questions[n, seed].prompt.ids))
-        with nullcontext() if arm.mitigation is None else arm.mitigation.hooks(arm.model):
-            with_it.append(_seconds(arm.model, arm.questions[n, seed].prompt.ids))
-    return Cell(min(with_it), arm.status(n, seed)), Cell(min(without))
-
-
-def _seconds(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> float:
-    batch = ids[None].to(next(model.parameters()).device)
-    start = time.perf_counter()
-    with torch.no_grad():
-        float(model(batch, use_cache=False)[0, -1, 0])  # a number on this side: the device has finished
-    return time.perf_counter() - start

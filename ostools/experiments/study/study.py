@@ -1,12 +1,11 @@
 """Mitigations against none on one task, question by question.
 
-Answers, collapse, sensitivity, bounds and cost, each paired by length and seed; effects with intervals, and a verdict that may
+Answers, collapse and sensitivity, each paired by length and seed; effects with intervals, and a verdict that may
 be "no measurable effect". Cost: for each mitigation one `evaluate`, one `collapse`, and at a few lengths `sensitivity`.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +18,12 @@ import mitigations as m
 from mitigations import Mitigation
 from ostools import tasks
 from ostools.experiments.study import verdicts as judging
-from ostools.experiments.study.arms import BOUND, Arm, Cell, Key, StudyPlan, sensitivity_method, timings
+from ostools.experiments.study.arms import Arm, Cell, Key, StudyPlan, within_training
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_list
-from ostools.ground.progress import Progress, tell
+from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.evaluate import evaluate_memory
-from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.measurement import measurement
@@ -60,23 +58,20 @@ class Study(
     """One row per mitigation, length, seed and quantity, and dtype where it applies.
 
     Columns: mitigation (as `mitigations.mitigation` takes it), length (items), seed, dtype (of a collapse distance), quantity,
-    kind (measured | estimated | certified), value (with the mitigation) and baseline (the same question without), rounding (a
+    kind (measured | estimated), value (with the mitigation) and baseline (the same question without), rounding (a
     value below it is rounding), status ("active"; "inactive": it changed no text and no logit of this question; "refused", with
     the reason, such as a mitigation that acts on the model as given, but not in the dtype in which the quantity is measured),
     within_training (up to the length that the model's card lists; missing where it lists none).
 
     Quantities: correct (1 or 0), log_probability (natural, of the right line), collapse_distance (L2 at y between the questions
-    of n and n + 1 items), sensitivity and frozen_sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the
-    answer), bound (certified, of the frozen one); of a model with d_model above 256 the sensitivity is the Frobenius norm of a
-    sketch, estimated, and the other two are left out. tokens (of the prompt), seconds (of one forward pass, on this machine).
+    of n and n + 1 items), sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the answer; above
+    d_model = 256 the Frobenius norm of a sketch, estimated), tokens (of the prompt).
 
-    `effects` and `verdicts`: see `ostools.experiments.study.verdicts`. `collapse_verdicts`: mitigation ("none" among
-    them), seed, dtype, and of the pair at y verdict, first, last, longest and status (`Collapse.verdicts`).
+    `effects` and `verdicts`: see `ostools.experiments.study.verdicts`.
     """
 
     effects: pd.DataFrame
     verdicts: pd.DataFrame
-    collapse_verdicts: pd.DataFrame
 
 
 @measurement(
@@ -112,8 +107,8 @@ def study(
             examples stand before the question for the answers alone.
         chat: whether questions are put in the tokenizer's chat template; None: if it has one.
         level: level of the intervals of the effects; all verdicts hold together at it.
-        sensitivity_lengths: at how many lengths, evenly spread, sensitivity, bound and time are
-            measured; 0: at none.
+        sensitivity_lengths: at how many lengths, evenly spread, sensitivity is measured; 0: at
+            none.
 
     Effects and verdicts leave lengths beyond training out, unless there are no others. Raises `InputError` or
     `MitigationError`, before anything is measured, for unknown names, inserted text that the tokenizer merges, a prompt that
@@ -122,48 +117,27 @@ def study(
     if not isinstance(level, int | float) or not 0 < level < 1:
         raise InputError(f"study: expected a level between 0 and 1, found {level!r}; for example 0.95")
     mitigation_by_name = _checked_mitigations(mitigations)
-    plan = _plan(model, tasks.task(task), lengths, seeds, dtypes, elicitation, chat, sensitivity_lengths)
+    form, length_list = tasks.task(task), checked_lengths(lengths)
+    seed_list, close_lengths = seeds_of(form, seeds), _spread(length_list, sensitivity_lengths)
+    dtype_list = () if dtypes in ((), []) else tuple(precision.name for precision in checked_precisions(dtypes))
+    resolved = elicitation_for(form, model.tokenizer, metadata_of(model).trained_lengths, elicitation, chat)
+    plan = StudyPlan(form, length_list, seed_list, dtype_list, chat, close_lengths, resolved)
     work = full_precision(model, "study")
     plain = Arm(model, work, plan, None)
     arms = {name: Arm(model, work, plan, mitigation) for name, mitigation in mitigation_by_name.items()}
-    for arm in arms.values():  # its hooks are refused here if they do not fit the model
-        arm.status(plan.lengths[-1], plan.seeds[0])
     verdict_level = judging.corrected(level, len(arms))
     if progress is not False:
-        _tell_if_too_few(plan, judging.ABOUT, fewest_at(verdict_level))
-    _measure_all([plain, *arms.values()], progress)
-    frame = _frame(arms, plain, metadata_of(model).trained_lengths)
+        _tell_if_too_few(plan, fewest_at(verdict_level))
+    for index, arm in enumerate((plain, *arms.values())):
+        arm.measure(part_of(progress, index, index + 1, 1 + len(arms)))
+    frame = _frame(arms, plain)
     effects = judging.effects(frame, level, verdict_level)
-    every_arm = {m.label(None): plain, **arms}
-    collapse_verdicts = [{"mitigation": name} | row for name, arm in every_arm.items() for row in arm.collapse_verdicts]
-    provenance = Provenance.collect(
-        model,
-        measurement="study",
-        mitigations=list(arms),
-        **plan.parameters,
-        chat=plain.questions[plan.lengths[0], plan.seeds[0]].chat,
-        **{"level": level, "verdict_level": verdict_level, "resamples": judging.RESAMPLES, "bound": BOUND},
-        runs={name: arm.account for name, arm in every_arm.items()},
-    )
-    return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level), pd.DataFrame(collapse_verdicts))
-
-
-def _plan(
-    model: TransformerBridge,
-    form: Task,
-    lengths: Iterable[int],
-    seeds: Sequence[int],
-    dtypes: Sequence[str],
-    elicitation: str | None,
-    chat: bool | None,
-    sensitivity_lengths: int,
-) -> StudyPlan:
-    """The arguments, checked."""
-    length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
-    dtype_list = () if dtypes in ((), []) else tuple(precision.name for precision in checked_precisions(dtypes))
-    resolved = elicitation_for(form, model.tokenizer, metadata_of(model).trained_lengths, elicitation, chat)
-    close_lengths = _spread(length_list, sensitivity_lengths)
-    return StudyPlan(form, length_list, seed_list, dtype_list, chat, close_lengths, resolved)
+    asked: dict[str, Any] = {"task": tasks.label(form), "mitigations": list(arms), "lengths": length_list}
+    asked |= {"seeds": seed_list, "dtypes": list(dtype_list), "elicitation": resolved}
+    asked |= {"sensitivity_lengths": close_lengths, "level": level, "verdict_level": verdict_level}
+    asked |= {"chat": plain.questions[length_list[0], seed_list[0]].chat, "resamples": judging.RESAMPLES}
+    provenance = Provenance.collect(model, measurement="study", **asked)
+    return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level))
 
 
 def _checked_mitigations(mitigations: Sequence[Mitigation | str]) -> dict[str, Mitigation]:
@@ -184,9 +158,9 @@ def _spread(lengths: list[int], count: int) -> list[int]:
     return sorted({lengths[round((i + 1) * len(lengths) / count) - 1] for i in range(count)})
 
 
-def _tell_if_too_few(plan: StudyPlan, quantities: Sequence[str], fewest: int) -> None:
+def _tell_if_too_few(plan: StudyPlan, fewest: int) -> None:
     """Say, before anything is measured, that so few lengths decide nothing."""
-    counts = dict.fromkeys(quantities, len(plan.lengths))
+    counts = dict.fromkeys(judging.ABOUT, len(plan.lengths))
     counts["sensitivity"] = len(plan.sensitivity_lengths) or fewest  # at none, as asked: nothing is to be said
     short = [judging.ABOUT_WORDS[name] for name, count in counts.items() if count < fewest]
     if short:
@@ -197,24 +171,11 @@ def _tell_if_too_few(plan: StudyPlan, quantities: Sequence[str], fewest: int) ->
         )
 
 
-def _measure_all(arms: Sequence[Arm], progress: Progress | None) -> None:
-    total = sum(arm.steps() for arm in arms)
-    steps = itertools.chain.from_iterable(arm.measure() for arm in arms)
-    for step, _ in enumerate(steps, start=1):
-        tell(progress, step, total)
-
-
-def _frame(arms: Mapping[str, Arm], plain: Arm, trained_lengths: Mapping[str, int] | None) -> pd.DataFrame:
+def _frame(arms: Mapping[str, Arm], plain: Arm) -> pd.DataFrame:
     """`Study.frame`: each measured number beside the one of the same question without the mitigation."""
-    rows = []
-    for name, arm in arms.items():
-        rows += [_row(name, key, cell, plain.cells[key]) for key, cell in arm.cells.items()]
-        for n, seed in arm.close_questions():
-            with_it, without = timings(plain, arm, n, seed)
-            rows.append(_row(name, ("seconds", None, n, seed), with_it, without))
-    trained = (trained_lengths or {}).get(plain.plan.form.trained_as or "")
-    within = pd.array([pd.NA if trained is None else row["length"] <= trained for row in rows], dtype="boolean")
-    frame: Any = pd.DataFrame(rows).assign(within_training=within)
+    rows = [_row(name, key, cell, plain.cells[key]) for name, arm in arms.items() for key, cell in arm.cells.items()]
+    frame: Any = pd.DataFrame(rows)
+    frame["within_training"] = within_training(plain.model, plain.plan.form, frame["length"])
     return frame[COLUMNS]
 
 
@@ -248,7 +209,7 @@ def study_memory(
     chat: bool | None = None,
     sensitivity_lengths: int = 0,
 ) -> int:
-    """Bytes of answers, distances, sensitivity and its bound: without, and with each mitigation."""
+    """Bytes of answers, distances and sensitivity: without, and with each mitigation."""
     form, sizes = tasks.task(task), []
     options: dict[str, Any] = {"seeds": seeds, "elicitation": elicitation, "chat": chat}
     for mitigation in (None, *mitigations):
@@ -257,6 +218,4 @@ def study_memory(
         sizes.append(collapse_bytes(model.shape, pos, len(lengths), dtypes or ("float64",)))
         if sensitivity_lengths:
             sizes.append(sensitivity_memory(model, pos, linearisations="full"))
-            if sensitivity_method(model.shape.d_model) == "exact":
-                sizes.append(bounds_memory(model, pos, variants="local"))
     return max(sizes)

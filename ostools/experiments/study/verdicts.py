@@ -23,14 +23,14 @@ DIFFERENCE, RATIO = "difference", "log10 ratio"
 HELPS, HURTS, NO_EFFECT, UNCHANGED, UNDECIDED = "helps", "hurts", "no measurable effect", "inactive", "not decided"
 LARGER, SMALLER = "larger", "smaller"
 """A verdict on a number that is no answer: a mitigation helps or hurts answers alone."""
-ABOUT = ("answers", "log_probability", "collapse", "sensitivity")
-"""Quantities that a verdict is given on."""
 ABOUT_WORDS = {
     "answers": "answers",
     "log_probability": "log p of the right line",
     "collapse": "distance of the pair",
     "sensitivity": "sensitivity",
 }
+ABOUT = tuple(ABOUT_WORDS)
+"""Quantities that a verdict is given on."""
 RESAMPLES = 20_000
 
 
@@ -54,11 +54,8 @@ QUANTITIES = {
         Quantity("correct", DIFFERENCE, "answers", "share of right answers"),
         Quantity("log_probability", DIFFERENCE, "log_probability", "log p of the right line (nats)"),
         Quantity("collapse_distance", RATIO, "collapse", "distance of n and n + 1 items at y"),
-        Quantity("sensitivity", RATIO, "sensitivity", "sensitivity of the answer's tokens, full"),
-        Quantity("frozen_sensitivity", RATIO, None, "sensitivity of the answer's tokens, frozen"),
-        Quantity("bound", RATIO, None, "certified bound of the frozen one (local)"),
+        Quantity("sensitivity", RATIO, "sensitivity", "sensitivity of the answer's tokens"),
         Quantity("tokens", DIFFERENCE, None, "tokens of the prompt"),
-        Quantity("seconds", RATIO, None, "seconds of one forward pass"),
     )
 }
 

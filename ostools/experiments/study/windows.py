@@ -13,39 +13,29 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation, acts
 from ostools import tasks
 from ostools.experiments.decay import spread_lengths
+from ostools.experiments.study.arms import Arm, Cell, StudyPlan, within_training
 from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress, tell
+from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_numbers
-from ostools.measure.answers.evaluate import evaluate, evaluate_memory
-from ostools.measure.collapse.collapse import collapse
+from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.collapse.distances import collapse_memory
-from ostools.measure.collapse.prompt_sets import ModelEncoder, RenderedPairs, as_pairs
-from ostools.measure.collapse.result import reference_at_y
 from ostools.measure.measurement import measurement
-from ostools.measure.passes.precisions import PRECISIONS
+from ostools.measure.mitigated_prompts import ACTIVE
 from ostools.measure.task_prompt import CHAT, ZERO_SHOT, render_prompt
 from ostools.measure.unloaded import Unloaded
 from ostools.results import Frame, Provenance, Result
-from ostools.tasks import CollapseTask, Task, TaskPairs
+from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 from ostools.theory.statistics.intervals import wilson
 from ostools.theory.statistics.pareto import pareto_front
 
-ONE_MORE_DIGIT = "one-more-digit"
-"""The pair of Figure 5 (d) of which no theorem speaks."""
 MOST = 24
 """Number of windows where none are named."""
 _LEVEL = 0.95
-COLUMNS = [
-    *("window", "length", "seed", "status", "correct", "log_probability", "distance", "rounding"),
-    "within_training",
-]
 _FRONTS = {"front": "accuracy", "front_probability": "log_probability"}
 
 
@@ -57,8 +47,8 @@ class WindowStudy(
 
     Columns: window (keys that a query sees; NA: no window), length, seed, status ("none", "active", "inactive": the window
     changed no logit of the question, its answer and its pair), correct, log_probability (natural, of the right line), distance
-    (L2 at y in float64 between the pair of that length), rounding (below it the distance is float64's), within_training
-    (missing where the model's card does not list trained lengths of this task).
+    (L2 at y in float64 between the questions of n and n + 1 items), rounding (below it the distance is float64's),
+    within_training (missing where the model's card does not list trained lengths of this task).
 
     `summary`, one row a window: window, active (questions that it changed), questions, accuracy with wilson_low and wilson_high
     (95%), log_probability (mean), distance (geometric mean; what is smaller than its rounding counts as that), front and
@@ -88,7 +78,6 @@ def windows(
     seeds: Sequence[int] = (0,),
     layers: Literal["all", "alternate"] | Sequence[int] = "all",
     sinks: int = 0,
-    pairs: CollapseTask | str | None = None,
     chat: bool | None = None,
     progress: Progress | None = None,
 ) -> WindowStudy:
@@ -102,130 +91,50 @@ def windows(
             prompt, evenly spread on a log axis.
         layers: layers that slide: "all", "alternate" (0, 2, 4, ...) or numbers.
         sinks: first tokens that stay visible from everywhere, as in `mitigations.SlidingWindow`.
-        pairs: the prompts whose distance is measured; None: the task's own questions of n and n + 1
-            items. Otherwise prompts that end in a repeated token, such as "figure-5a", with n
-            copies.
         chat: whether questions are put in the tokenizer's chat template; None: if it has one.
 
-    Raises `InputError` or `MitigationError` for an unknown task, a window below 1, a layer that is not there, a layer whose own
-    window is narrower, and a prompt longer than the context.
+    Raises `InputError` or `MitigationError` for an unknown task, one whose prompt ends in its sequence, a window below 1, a
+    layer that is not there, a layer whose own window is narrower, and a prompt longer than the context.
     """
+    from mitigations.window import SlidingWindow
+
     form = tasks.task(task)
     length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
     questions = [render_prompt(model, form, n, seed=seed, chat=chat) for n in length_list for seed in seed_list]
-    longest = max(len(question.prompt.ids) for question in questions)
-    sizes = spread_lengths(2, max(longest - 1, 3), MOST) if windows is None else _checked_sizes(windows)
-    compared = _pairs(model, form, pairs, chat, length_list, seed_list)
-    arms = _arms(model, sizes, layers, sinks, compared)
-    in_chat = questions[0].chat
+    longest, in_chat = max(len(question.prompt.ids) for question in questions), questions[0].chat
+    if windows is None:
+        sizes = list(spread_lengths(2, max(longest - 1, 3), MOST))
+    else:
+        sizes = sorted(whole_numbers("windows", windows, 1, example="range(2, 65)"))
     # Without worked examples: a window is compared on one prompt.
-    asked: dict[str, Any] = {"lengths": length_list, "seeds": seed_list}
-    elicitation, tables = CHAT if in_chat else ZERO_SHOT, []
+    plan = StudyPlan(form, length_list, seed_list, (), chat, [], CHAT if in_chat else ZERO_SHOT)
+    plain = Arm(model, model, plan, None)
+    if plain.no_pair is not None:
+        raise InputError(plain.no_pair)
+    arms: dict[int | None, Arm] = {None: plain}
+    arms |= {size: Arm(model, model, plan, SlidingWindow(size, layers, sinks)) for size in sizes}
+    tables = []
     for index, (size, arm) in enumerate(arms.items()):
-        tell(progress, index, len(arms))
-        answers: Any = evaluate(model, form, mitigation=arm, elicitation=elicitation, **asked).frame
-        table = _with_distances(model, arm, answers, compared)
-        tables.append(table.assign(window=pd.NA if size is None else size).astype({"window": "Int64"}))
-    tell(progress, len(arms), len(arms))
-    frame: Any = pd.concat(tables, ignore_index=True)
-    asked |= {"chat": in_chat, "windows": list(sizes), "layers": layers, "sinks": sinks, "longest_prompt": longest}
+        arm.measure(part_of(progress, index, index + 1, len(arms)))
+        tables.append(pd.DataFrame([_row(arm, size, n, seed) for n in length_list for seed in seed_list]))
+    frame = pd.concat(tables, ignore_index=True).astype({"window": "Int64", "correct": "boolean"})
+    frame["within_training"] = within_training(model, form, frame["length"])
+    asked: dict[str, Any] = {"lengths": length_list, "seeds": seed_list, "chat": in_chat, "windows": sizes}
+    asked |= {"layers": layers, "sinks": sinks, "longest_prompt": longest}
     beyond = not bool(frame["within_training"].fillna(True).any())
-    names = {"measurement": "windows", "task": tasks.label(form), "pairs": compared.name}
-    provenance = Provenance.collect(model, **names, **asked, beyond_training=beyond)
-    return WindowStudy(frame[COLUMNS], provenance, summarise(frame))
-
-
-def _arms(
-    model: TransformerBridge,
-    sizes: Sequence[int],
-    layers: Literal["all", "alternate"] | Sequence[int],
-    sinks: int,
-    compared: _Compared,
-) -> dict[int | None, Mitigation | None]:
-    """The windows by size, after none; built and tried before anything is measured: what does not fit is refused at once."""
-    from mitigations.window import SlidingWindow
-
-    arms: dict[int | None, Mitigation | None] = {None: None}
-    arms |= {size: SlidingWindow(size, layers, sinks) for size in sizes}
-    for arm in arms.values():
-        acts(model, arm, compared.extended[compared.lengths[-1], compared.seeds[0]])
-    return arms
-
-
-def _checked_sizes(window_sizes: Iterable[int]) -> list[int]:
-    """Sizes in ascending order, without doubles."""
-    return sorted(whole_numbers("windows", window_sizes, 1, example="range(2, 65)"))
-
-
-@dataclass(frozen=True)
-class _Compared:
-    """The pairs whose distance is measured.
-
-    exact: the model in float64. task and chat: as `collapse` takes them. seeds: those that the pairs depend on. extended: ids
-    of the longer prompt of each pair, by length and seed.
-    """
-
-    exact: TransformerBridge
-    task: Task | CollapseTask | str
-    name: str
-    chat: bool | None
-    lengths: list[int]
-    seeds: list[int]
-    extended: dict[tuple[int, int], Tensor]
-
-
-def _pairs(
-    model: TransformerBridge,
-    form: Task,
-    pairs: CollapseTask | str | None,
-    chat: bool | None,
-    lengths: list[int],
-    seeds: list[int],
-) -> _Compared:
-    """The pairs of the task's own questions, or of `pairs`. Raises `InputError` for what makes none."""
-    exact = PRECISIONS["float64"].prepared(model)
-    task, chat = (form, chat) if pairs is None else (pairs, False)
-    prompt_pairs = as_pairs(exact, task, None, chat)
-    if pairs is not None and isinstance(prompt_pairs, RenderedPairs | TaskPairs):
-        raise InputError(
-            f"windows: expected pairs that end in a repeated token, such as 'figure-5a', found the task {prompt_pairs.name}: "
-            "leave pairs out to compare the task's own questions"
-        )
-    pair_seeds = seeds if prompt_pairs.random else [0]
-    extended = {
-        (pair.length, seed): torch.tensor(pair.extended)
-        for seed in pair_seeds
-        for pair in prompt_pairs.pairs(ModelEncoder(model), lengths, seed)
-        if pair.kind != ONE_MORE_DIGIT
-    }
-    return _Compared(exact, task, prompt_pairs.name, chat, lengths, pair_seeds, extended)
-
-
-def _with_distances(model: TransformerBridge, arm: Mitigation | None, answers: Frame, compared: _Compared) -> Frame:
-    """The answers under a window, each with the distance of its pair; one pair serves all seeds if it is of none."""
-    result = collapse(
-        compared.exact,
-        compared.task,
-        lengths=compared.lengths,
-        dtypes=["float64"],
-        seeds=compared.seeds,
-        mitigation=arm,
-        chat=compared.chat,
+    provenance = Provenance.collect(
+        model, measurement="windows", task=tasks.label(form), **asked, beyond_training=beyond
     )
-    reference: Any = result.reference
-    distances: Any = reference_at_y(reference[reference["pair"] != ONE_MORE_DIGIT])
-    distances = distances[["length", "seed", "distance", "rounding"]]
-    pair_acts = {key: acts(model, arm, ids) for key, ids in compared.extended.items()}
-    distances = distances.assign(
-        pair_acts=[pair_acts[key] for key in zip(distances["length"], distances["seed"], strict=True)]
-    )
-    by = ["length", "seed"]
-    if set(answers["seed"]) != set(compared.seeds):
-        distances, by = distances.drop(columns="seed"), ["length"]
-    rows: Any = answers[["length", "seed", "status", "correct", "log_probability", "within_training"]].merge(
-        distances, on=by, validate="many_to_one"
-    )
-    return rows.assign(status=rows["status"].mask(rows["pair_acts"], "active")).drop(columns="pair_acts")
+    return WindowStudy(frame, provenance, summarise(frame))
+
+
+def _row(arm: Arm, size: int | None, n: int, seed: int) -> dict[str, Any]:
+    """Row of one question under one window."""
+    correct, pair = arm.cells["correct", None, n, seed], arm.cells["collapse_distance", "float64", n, seed]
+    status = "none" if size is None else ACTIVE if ACTIVE in (correct.status, pair.status) else correct.status
+    log_probability = arm.cells.get(("log_probability", None, n, seed), Cell(float("nan"))).value
+    row = {"window": size, "length": n, "seed": seed, "status": status, "correct": bool(correct.value)}
+    return row | {"log_probability": log_probability, "distance": pair.value, "rounding": pair.rounding}
 
 
 def summarise(frame: Frame) -> pd.DataFrame:
@@ -253,9 +162,7 @@ def summarise(frame: Frame) -> pd.DataFrame:
         )
     table = pd.DataFrame(rows).astype({"window": "Int64"})
     distances = _tied_distances(table["distance"].to_numpy(dtype=float), unsure)
-    floored = table.pop("floored")
-    fronts = {name: _front(table, distances, objective) for name, objective in _FRONTS.items()}
-    return table.assign(**fronts, floored=floored)
+    return table.assign(**{name: _front(table, distances, objective) for name, objective in _FRONTS.items()})
 
 
 def _tied_distances(distance: np.ndarray, unsure: Sequence[float]) -> np.ndarray:

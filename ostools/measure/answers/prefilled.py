@@ -89,11 +89,7 @@ def _prefilled(model: TransformerBridge, form: Task, task_prompts: Sequence[Task
     # What the least and the greatest have in common, all between them have.
     shared = None if form.numeric else min(lines)[: agreeing(min(lines), max(lines))]
     for task_prompt, line in zip(task_prompts, lines, strict=True):
-        begin = shared
-        if begin is None:  # up to the first token in which 1 and 2 differ
-            texts = (replace(task_prompt, line=form.answer_line(number)) for number in _TWO_NUMBERS)
-            first, second = (line_ids(model, task_prompt.prompt, answer_text(text)) for text in texts)
-            begin = first[: agreeing(first, second)]
+        begin = shared if shared is not None else before_numbers(model, task_prompt)
         if line[: len(begin)] != begin or len(line) == len(begin):
             raise InputError(
                 f"{form.name} at length {task_prompt.length}: expected the answer {task_prompt.key!r} to begin with a token of "
@@ -102,6 +98,13 @@ def _prefilled(model: TransformerBridge, form: Task, task_prompts: Sequence[Task
         ids = (*task_prompt.prompt.ids.tolist(), *begin)
         group = task_prompt.seed if form.random else task_prompt.length
         yield PrefilledPrompt(task_prompt, ids, line[len(begin) :], len(begin), group)
+
+
+def before_numbers(model: TransformerBridge, task_prompt: TaskPrompt) -> tuple[int, ...]:
+    """The line's tokens up to the first in which 1 and 2 differ."""
+    texts = (replace(task_prompt, line=task_prompt.task.answer_line(number)) for number in _TWO_NUMBERS)
+    first, second = (line_ids(model, task_prompt.prompt, answer_text(text)) for text in texts)
+    return tuple(first[: agreeing(first, second)])
 
 
 def require_room(model: TransformerBridge, prompts: Sequence[PrefilledPrompt]) -> None:

@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from ostools.experiments.chain_of_thought import ChainOfThought
+from ostools.experiments.chain_of_thought import BY_MODEL, LINE_APPENDED, PARTS, ChainOfThought
 from ostools.experiments.position import MODEL, THIRDS, UNTRAINED, PositionEffect
-from ostools.experiments.reasoned_prompt import BY_MODEL, LINE_APPENDED, PARTS
 from ostools.experiments.retrieval import Retrieval
 from ostools.ground.names import known_norm
 from ostools.ground.words import number, short_name

@@ -1,4 +1,4 @@
-"""The page of a reproduction: every claim in one line, then part by part its charts, rules and numbers."""
+"""The page of a reproduction: every claim in one line, then part by part its charts and rules."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _claims(reproduction: Reproduction) -> Section:
 
 
 def _section(name: str, title: str, reproduction: Reproduction) -> Section:
-    """The charts of a part, and after them its claims with rules and numbers."""
+    """The charts of a part, and after them its claims with their rules."""
     frame = frame_of(reproduction)
     claims = frame[frame["parts"].str.split(", ").map(lambda parts: name in parts)]
     aloud = "The claims about it are in the table below."
@@ -104,9 +104,8 @@ def _section(name: str, title: str, reproduction: Reproduction) -> Section:
         "the paper's words": lambda row: f"“{row['words']}”",
         "here": lambda row: row["outcome"].upper(),
         "the rule": "rule",
-        "numbers": lambda row: row["numbers"] or "none",
     }
-    rules = table_from(f"Rules and numbers: {title}", claims.to_dict("records"), columns)
+    rules = table_from(f"Rules: {title}", claims.to_dict("records"), columns)
     return Section(
         name, title, title.partition(" (")[0], "", [*parts, Part(tables=[*_checks(name, reproduction), rules])]
     )

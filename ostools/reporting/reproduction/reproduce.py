@@ -18,7 +18,7 @@ from hooks import HookError
 from mitigations import MitigationError
 from ostools.experiments.figures.answering import provenance_of
 from ostools.experiments.reproduce.claims import Reproduction, chosen_claims, judged
-from ostools.experiments.reproduce.parts import Arguments, Part, Results, checked_arguments, parts_of
+from ostools.experiments.reproduce.parts import Arguments, Part, Results, checked_arguments, options_of, parts_of
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.hosted.answer_file import Hosted
@@ -128,7 +128,7 @@ class _Run:
             return stored
         self.say(f"measuring {part.name}")
         start = time.perf_counter()
-        results = part.measure(model, self.arguments[part.name], progress)
+        results = part.measure(model, options_of(self.arguments[part.name]), progress)
         seconds = time.perf_counter() - start
         try:
             self.store.keep(part.name, key, results, seconds)
@@ -141,16 +141,16 @@ class _Run:
 
     def _model_of(self, part: Part) -> TransformerBridge | Hosted:
         """The model, or the answers to the part's questions. Raises `InputError` where answers do not say enough."""
-        if not isinstance(self.model, Hosted) or not part.needs_model:
+        if not isinstance(self.model, Hosted) or part.memory is None:
             return self.model
         if part.questions is None:
             raise InputError("takes the inside of a model, and of this one there are answers alone")
-        return self.model.part(part.questions(self.arguments[part.name]))
+        return self.model.part(part.questions(options_of(self.arguments[part.name])))
 
     def _key(self, part: Part, model: TransformerBridge | Hosted) -> str:
         """A hash of what defines a part's numbers."""
-        described: Mapping[str, Any] = self.origin.model if part.needs_model else {}
-        if isinstance(model, Hosted) and part.needs_model:
+        described: Mapping[str, Any] = {} if part.memory is None else self.origin.model
+        if isinstance(model, Hosted) and part.memory is not None:
             described = {**described, **model.answer_by_id}
         return digest(
             {

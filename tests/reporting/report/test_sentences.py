@@ -124,7 +124,7 @@ def _study(verdicts: list[dict[str, str]], collapse: list[float], baseline: floa
         rows.append(name | common | {"quantity": "collapse_distance", "about": "collapse", "effect": change})
     provenance = Provenance({}, {"task": "copy-last", "lengths": [4, 8]}, None, {})
     table = pd.DataFrame(verdicts).assign(sensitivity="not decided")
-    return Study(pd.DataFrame(), provenance, pd.DataFrame(rows), table, pd.DataFrame())
+    return Study(pd.DataFrame(), provenance, pd.DataFrame(rows), table)
 
 
 def test_an_interval_that_leaves_no_effect_out_is_kept_though_the_test_did_not_confirm_it() -> None:

@@ -223,7 +223,7 @@ def study_of(verdict: str, baseline: float = 0.5) -> Study:
         [{"mitigation": "hint", "answers": verdict, "collapse": "not decided", "sensitivity": "not decided"}]
     )
     provenance = Provenance({}, {"task": "copy-last", "lengths": [4, 8]}, None, {})
-    return Study(pd.DataFrame(), provenance, pd.DataFrame([row]), table, pd.DataFrame())
+    return Study(pd.DataFrame(), provenance, pd.DataFrame([row]), table)
 
 
 @pytest.mark.parametrize(

@@ -125,10 +125,9 @@ COLUMNS = {
     "count-word": "count ‘car’ in a sentence",
 }
 """The paper's columns: the task and what its panel is called."""
-WAYS = {"none": "no CoT", "answer-only": "no CoT", "cot-zero-shot": "CoT zero-shot", "cot-few-shot": "CoT few-shot"}
-LINES = tuple(dict.fromkeys(WAYS.values()))
-"""A figure has one form without chain of thought, and says which."""
+WAYS = {"none": "no CoT", "cot-zero-shot": "CoT zero-shot", "cot-few-shot": "CoT few-shot"}
 """The paper's lines: the mode of a task, and what the legend calls it."""
+LINES = tuple(WAYS.values())
 _FAR = 20
 """Errors over this many times the longest sequence would leave the others too little room on a linear axis."""
 

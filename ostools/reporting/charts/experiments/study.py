@@ -23,10 +23,7 @@ _TITLES = {
     "log_probability": "log p of the right line (nats)",
     "collapse_distance": "distance of n and n + 1 at y, {dtype}",
     "sensitivity": "sensitivity of the answer's tokens",
-    "frozen_sensitivity": "the same, patterns and norms frozen",
-    "bound": "certified bound of the frozen one",
     "tokens": "tokens of the prompt",
-    "seconds": "time of one forward pass",
 }
 NOT_JUDGED = "no verdict"
 _LOOKS = {
@@ -64,7 +61,7 @@ def _subtitle(result: Study) -> list[str]:
     level, wide = parameters["level"], parameters["verdict_level"]
     notes = [
         f"{short_name(result.provenance.model)}; {len(lengths)} lengths from {lengths[0]} to {lengths[-1]}, {seeds} "
-        f"seed{'s' if seeds > 1 else ''} each; right of the line is better but for tokens and time.",
+        f"seed{'s' if seeds > 1 else ''} each; right of the line is better but for tokens.",
         f"Thick: {level:.0%} interval over lengths; thin: {wide:.2%}, so that all verdicts hold together at {level:.0%}.",
     ]
     trained = result.frame["within_training"]
@@ -164,8 +161,6 @@ def _windows_notes(result: WindowStudy) -> list[str]:
     """How it was measured; what the marks are; which windows are on the front."""
     parameters = result.provenance.parameters
     lengths, seeds = parameters["lengths"], len(parameters["seeds"])
-    same_task = parameters["pairs"] == parameters["task"]
-    pairs = "the questions of n and n + 1 items" if same_task else f"{parameters['pairs']} with n and n + 1 copies"
     at = f"n = {lengths[0]}" if len(lengths) == 1 else f"n from {lengths[0]} to {lengths[-1]} ({len(lengths)} lengths)"
     of = f"layers {parameters['layers']}" if parameters["layers"] != "all" else "all layers"
     how = f"{short_name(result.provenance.model)}; {at}, {seeds} seed{'s' if seeds > 1 else ''}; windows on {of}, "
@@ -174,7 +169,7 @@ def _windows_notes(result: WindowStudy) -> list[str]:
         how += " Every length is beyond the trained ones."
     elif not bool(result.frame["within_training"].all()):
         how += " Lengths beyond training are left out."
-    marks = f"Distance: of {pairs}, geometric mean. Bands: 95% (Wilson)."
+    marks = "Distance: of the questions of n and n + 1 items, geometric mean. Bands: 95% (Wilson)."
     marks += f" {_ROUNDING_NOTE}" if bool((result.summary["floored"] > 0).any()) else ""
     return [how, marks, *windows_findings(result)]
 
