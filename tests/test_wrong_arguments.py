@@ -24,7 +24,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.records import records
 from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
 from ostools.reporting.reproduction.reproduce import reproduce
-from ostools.runs.ray_connection import checked_address
+from ostools.runs.ray_cluster import checked_address
 
 model = ost.load_model()
 prompt, ids = "count 1 1", torch.tensor([[1, 2, 3, 4, 5, 6]])

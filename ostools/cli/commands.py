@@ -56,7 +56,7 @@ class Command(Record):
         return tuple(f"ostools {self.command} {options}".rstrip() for options in self.examples)
 
 
-def _figure(number: int, maker: str, options: tuple[str, ...], check: str | None = None, memory: str = "") -> Command:
+def _figure(number: int, maker: str, options: tuple[str, ...], memory: str = "") -> Command:
     """One of the paper's figures; those of answers may be given by a model that runs elsewhere."""
     form = ("seeds", "panels", "mode", "examples", "tidy")
     is_counting = number in (3, 4, 6, 7)
@@ -67,7 +67,6 @@ def _figure(number: int, maker: str, options: tuple[str, ...], check: str | None
         target=f"experiments.figures.{maker}",
         fixed={"number": number} if is_counting else {},
         lines_of=(_FIGURE_3,) if maker == "counting:figure_4" else (),
-        check="panels" if is_counting else check,
         memory=f"{_FIGURE_3}_memory" if is_counting else memory,
         hosted="figure_questions" if has_answers else None,
         of_questions=("lengths", *(form if is_counting else ())) if has_answers else (),
@@ -109,8 +108,6 @@ COMPOSED = (
         ),
         target="cli.verbs.composed:collapse",
         lines_of=("measure.collapse.collapse:collapse",),
-        check="collapse",
-        pairs=True,
         memory="cli.verbs.composed:pairs_memory",
     ),
     Command(
@@ -144,7 +141,6 @@ COMPOSED = (
         5,
         "figure5:figure_5",
         ("--panel b --site y --norm l2 --out figure5.pdf",),
-        check="figure_5",
         memory=f"{_FIGURES}.figure5:figure_5_memory",
     ),
     _figure(6, "counting:figure_3", ("--model google/gemma-7b --seeds 0,1 --out figure6.pdf",)),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from mitigations import MitigationError
 from ostools.cli import terminal
 from ostools.cli.global_options import GLOBALS
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
@@ -103,16 +104,20 @@ def require_counted(doing: str) -> None:
 def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast | None:
     """Note the forecast and return it; None where loading the model will say what is wrong.
 
-    Raises `InsufficientMemoryError` for what is forecast not to fit. A dry run may be of a GPU that another machine has: it is
-    compared with `--max-memory` alone.
+    Raises `InsufficientMemoryError` for what is forecast not to fit, and what the function of its memory refuses. A dry run
+    may be of a GPU that another machine has: it is compared with `--max-memory` alone.
     """
     is_elsewhere = GLOBALS.dry_run and device.partition(":")[0] == "cuda" and not torch.cuda.is_available()
     resolved = torch.device("cuda") if is_elsewhere else resolve_device(device)
     source, free = locate(model, None), _FREE_ELSEWHERE if is_elsewhere else _free(resolved)
     unloaded = Unloaded(source, dtype_named(dtype), resolved.type, GLOBALS.device_map, GLOBALS.max_memory)
     try:
+        _ = unloaded.shape, unloaded.held_bytes
+    except (ValueError, OSError, KeyError):
+        return None
+    try:
         forecast = _fitted(unloaded, free, memory)
-    except InsufficientMemoryError:
+    except (InputError, MitigationError):
         raise
     except (ValueError, OSError, KeyError):
         return None

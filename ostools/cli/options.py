@@ -20,8 +20,9 @@ import click
 
 from ostools.cli.commands import Command
 from ostools.cli.prompts import WRAPPED, read_prompts
-from ostools.cli.signature import UNKNOWN, Parameter, signature_of
+from ostools.cli.signature import UNKNOWN, Parameter, names_in, signature_of
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.names import checked_names
 from ostools.ground.whole_numbers import parse_lengths
 
 SUPPLIED = ("progress", "say", "max_memory")
@@ -329,6 +330,17 @@ def shown_default(parameter: Parameter) -> str:
 
 # ---- from what is written to arguments
 
+NAMES = {
+    "linearisation": ("linearisation", "ostools.measure.jacobian.routes:LINEARISATIONS"),
+    "linearisations": ("linearisation", "ostools.measure.jacobian.routes:LINEARISATIONS"),
+    "kinds": ("kind of untrained model", "ostools.models.untrained:KINDS"),
+    "untrained": ("kind of untrained model", "ostools.models.untrained:KINDS"),
+    "ways": ("way", "ostools.measure.faithfulness.deletion:WAYS"),
+    "measures": ("measure", "ostools.experiments.ablation.questions:MEASURES"),
+}
+"""Parameters whose names are known without a model: how they are called, and where they stand. They are read from the
+source where it spells them out: importing torch and TransformerLens takes seconds, and a refusal none."""
+
 
 def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of the command's function that were given, or that have a default of the command.
@@ -352,4 +364,7 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
             repeatable = getattr(field.declared, "multiple", False)
             value = tuple(usual.split(" ")) if repeatable else field.declared.type.convert(usual, field.declared, None)
         arguments[field.name] = field.read(field.option, value)
+        if field.name in NAMES:
+            kind, target = NAMES[field.name]
+            checked_names(kind, arguments[field.name], names_in(target))
     return arguments

@@ -39,19 +39,7 @@ def run(command: Command, values: Mapping[str, Any]) -> None:
     if command.loads_model:
         imported(command.function)(**arguments)
         return
-    _check(command, arguments)
     _measure(command, arguments, values)
-
-
-def _check(command: Command, arguments: Mapping[str, Any]) -> None:
-    """Refuse names that there are not, before a model is loaded."""
-    from ostools.cli import checks
-
-    checks.check_names(arguments)
-    if not command.pairs:
-        checks.check_task(arguments)
-    if command.check is not None:
-        getattr(checks, command.check)(arguments)
 
 
 def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, Any]) -> None:

@@ -82,7 +82,6 @@ class Counting(
 @measurement(
     command="evaluate counting",
     examples=("--task count-ones --dtype float32 --out counting.png",),
-    check="counting",
     memory="measure.answers.counting:counting_memory",
 )
 @in_smaller_chunks

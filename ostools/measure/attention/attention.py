@@ -97,7 +97,6 @@ class Attention(
 @measurement(
     command="attention",
     examples=('--prompt "Can you copy the following number?1111" --out x.html', "--task copy-last --length 12"),
-    check="attention",
     memory="measure.attention.attention:patterns_memory",
 )
 @in_smaller_chunks

@@ -48,7 +48,6 @@ _MOST_SEED = 2**31 - 1
     ),
     renamed={"out": "cells"},
     lines_of=("measure.jacobian.sensitivity:sensitivity",),
-    check="corpus",
     memory="runs.corpus.corpus:corpus_memory",
 )
 def corpus(
