@@ -141,7 +141,6 @@ def _begins(words: tuple[str, ...]) -> bool:
 
 
 def _takes_words(words: tuple[str, ...]) -> bool:
-    """Whether a command has arguments without a name."""
     return any(isinstance(parameter, click.Argument) for parameter in _command(words).params)
 
 
@@ -266,7 +265,6 @@ def _refuse(message: str) -> int:
 
 
 def _quieten_libraries() -> None:
-    """Silence the libraries' load reports and deprecations on stderr."""
     import warnings
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")

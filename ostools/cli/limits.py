@@ -64,7 +64,7 @@ class Clock:
         now = time.monotonic()
         if steps <= 0:
             self._first_step = now
-        limit = GLOBALS.max_seconds
+        limit = GLOBALS.max_time
         elapsed = now - self._start
         if not 0 < steps < total or elapsed < min(_FIRST_ESTIMATE, limit or _FIRST_ESTIMATE):
             return
@@ -95,7 +95,7 @@ def within_time() -> Iterator[None]:
 
 def require_counted(doing: str) -> None:
     """Refuse `--max-time` of work that has no steps to count (`InputError`)."""
-    if GLOBALS.max_seconds is not None:
+    if GLOBALS.max_time is not None:
         raise InputError(
             f"--max-time: expected work whose steps are counted, found {doing}, which is a few passes: leave it out"
         )
@@ -153,7 +153,6 @@ def in_time(seconds: float) -> str:
 
 
 def _free(device: torch.device) -> Free:
-    """Free memory of a device, with what this process holds already."""
     if device.type == "cuda":
         return Free(available_memory(device), f"on {device}")
     return free_memory()

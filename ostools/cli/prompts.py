@@ -142,7 +142,6 @@ def parse_ids(text: str) -> tuple[int, ...]:
 
 
 def _numbers(text: str) -> tuple[int, ...] | None:
-    """The numbers that a text consists of; None where it holds none, or anything else."""
     words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
     is_list = bool(words) and all(word.isascii() and word.isdigit() and len(word) < 10 for word in words)
     return tuple(map(int, words)) if is_list else None

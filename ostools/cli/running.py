@@ -68,7 +68,6 @@ def on_model(model: TransformerBridge, value: Any) -> Any:
 
 
 def _complete(command: Command, arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Arguments with those that the command line gives itself."""
     supplied: dict[str, Any] = {
         "progress": progress,
         "say": terminal.note,

@@ -160,7 +160,6 @@ def _constant(module: str, name: str) -> Any:
 
 
 def _imported(module: str, name: str) -> tuple[str, str] | None:
-    """Module and name from which a module imports `name`."""
     for part in _tree(module).body:
         if isinstance(part, ast.ImportFrom) and part.module and not part.level:
             for alias in part.names:

@@ -3,8 +3,7 @@
 Numbers are those of one process: in float32 on CPUs, with one CPU a worker, to the bit. Cost: seconds until the workers have
 begun, milliseconds a cell; one process is the cheaper choice for a sweep of a minute.
 
-Workers are actors that keep a model between cells. Ray starts a worker that was lost again, on whatever node has room, and
-gives it its cell again.
+Workers are actors that keep a model between cells. A cell whose worker is lost is measured by another worker.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import signal
 import socket
 import tempfile
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
@@ -25,7 +24,7 @@ import torch
 
 from ostools.ground.errors import InputError, in_words, short_repr
 from ostools.models.load import resolve_device
-from ostools.runs.cells import to_load
+from ostools.runs.cells import KeyedCell, to_load
 from ostools.runs.executor import Bench, CellOutcome, Executor, Job, Rows, Terms
 
 AUTO = "auto"
@@ -106,7 +105,6 @@ class RayCluster(Executor):
             yield from self._measure(fitting, terms, needs)
 
     def _nodes(self) -> list[Amounts]:
-        """What each node of the cluster that is alive has."""
         return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
     def _gpus(self, terms: Terms) -> int:
@@ -119,22 +117,22 @@ class RayCluster(Executor):
         """Every job once. Those of one model follow each other: a worker mostly keeps the model that it has."""
         queue = deque(sorted(jobs, key=lambda job: (to_load(job.keyed_cell.cell), -job.forecast.memory)))
         working: dict[Any, tuple[Any, Job]] = {}  # workers and their cells, by the references of the results
+        tries: Counter[KeyedCell] = Counter()
         resources = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"], "memory": needs.get("memory", 0)}
-        restarts = {"max_restarts": -1, "max_task_retries": RETRIES}
-        kind = self.ray.remote(Worker).options(**resources, **restarts, scheduling_strategy="SPREAD")
+        kind = self.ray.remote(Worker).options(**resources, max_restarts=0, scheduling_strategy="SPREAD")
 
-        def work_on(worker: Any) -> None:
-            """The worker's next cell; its end, and room for the workers that still have cells, where none is left."""
+        def work_on(worker: Any = None) -> None:
+            """The next cell of a worker, None: of a new one; the worker's end, and room for others, where no cell is left."""
             if queue:
-                job = queue.popleft()
+                job, worker = queue.popleft(), worker or kind.remote(terms, os.getcwd(), self.cpus)
                 working[worker.measure.remote(job)] = worker, job
-            else:
+            elif worker is not None:
                 self.ray.kill(worker)
 
         try:
             room = _room(self._nodes(), needs)
-            for _ in range(min(room, self.workers or room, len(queue))):
-                work_on(kind.remote(terms, os.getcwd(), self.cpus))
+            for _ in range(min(room, self.workers or room)):
+                work_on()
             while working:
                 done, _ = self.ray.wait(list(working), timeout=_PATIENCE)
                 if not done and not _room(self._nodes(), needs):
@@ -144,23 +142,20 @@ class RayCluster(Executor):
                     )
                 for reference in done:
                     worker, job = working.pop(reference)
-                    rows = self._rows(reference)
+                    try:
+                        rows = self.ray.get(reference)
+                    except self.ray.exceptions.RayError as error:
+                        tries[job.keyed_cell] += 1
+                        rows, worker = f"its worker was lost {tries[job.keyed_cell]} times: {_cause(error)}", None
+                        if tries[job.keyed_cell] <= RETRIES:
+                            queue.appendleft(job)
                     work_on(worker)  # its next cell is under way before this one is stored
-                    yield job.keyed_cell, rows
+                    if worker is not None or tries[job.keyed_cell] > RETRIES:
+                        yield job.keyed_cell, rows
         finally:
             for worker, _ in working.values():
                 with suppress(Exception):  # it is gone already, or the cluster is
                     self.ray.kill(worker)
-
-    def _rows(self, reference: Any) -> Rows | str:
-        """What came of a cell: its rows, what it raised in words, or why its worker was lost each time."""
-        try:
-            return self.ray.get(reference)
-        except self.ray.exceptions.RayError as error:
-            text = " ".join(str(error).split())
-            cause = re.search(r"[Tt]he actor is dead because .*?(?=\. |$)", text)
-            words = f"{type(error).__name__}: {cause.group() if cause else text}"[:500]
-            return f"its worker was lost {RETRIES + 1} times: {words}"
 
 
 class Worker:
@@ -180,6 +175,13 @@ class Worker:
 def _room(nodes: Sequence[Amounts], needs: Amounts) -> int:
     """How many workers the nodes have room for, whoever else is there."""
     return sum(min(int(node.get(name, 0) // amount) for name, amount in needs.items() if amount) for node in nodes)
+
+
+def _cause(error: Exception) -> str:
+    """Why a worker was lost, from Ray's pages about it."""
+    text = " ".join(str(error).split())
+    cause = re.search(r"[Tt]he actor is dead because .*?(?=\. |$)", text)
+    return f"{type(error).__name__}: {cause.group() if cause else text}"[:500]
 
 
 def _too_large(job: Job, largest: float) -> str:

@@ -11,11 +11,11 @@ from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
 from ostools.measure.swept import Rows
+from ostools.measure.unloaded import Forecast
 from ostools.models.files.sources import Source, locate
 from ostools.runs.cell_file import file_of
 from ostools.runs.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
-from ostools.runs.executor import CellOutcome, Executor, Job, Terms, ThisProcess
-from ostools.runs.forecast import Forecast, forecast
+from ostools.runs.executor import CellOutcome, Executor, Job, Terms, ThisProcess, forecast
 from ostools.runs.store import Failure, Store
 from ostools.runs.sweep_file import Sweep
 
@@ -155,7 +155,6 @@ def _store_all(
     progress: Progress | None,
     interrupted: Callable[[], bool],
 ) -> list[str]:
-    """Each cell as it is done; what failed, in words."""
     failed: list[str] = []
     for index, (keyed_cell, rows) in enumerate(cells_done):
         if interrupted():

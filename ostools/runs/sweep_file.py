@@ -33,7 +33,6 @@ _DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def _lengths(value: Any) -> Any:
-    """`1:64`, 8, or a list of such."""
     parts = listed(value)
     if not parts or not all(isinstance(part, int | str) and not isinstance(part, bool) for part in parts):
         raise ValueError("expected lengths such as 4:64 or [8, 16, 32]")
@@ -52,7 +51,6 @@ def _device(name: str) -> str:
 
 
 def _measurement(value: Any) -> Any:
-    """A name, or a mapping with a `name` and its options."""
     spec = {"name": value} if isinstance(value, str) else value
     if isinstance(spec, dict) and isinstance(spec.get("name"), str) and spec["name"] not in MEASUREMENTS:
         raise unknown_name("measurement", spec["name"], MEASUREMENTS)

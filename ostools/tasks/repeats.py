@@ -66,7 +66,6 @@ class RepeatTask(CollapseTask):
             yield from self._pairs_of_text(encoder, self.item, lengths)
 
     def _pairs_of_ids(self, encoder: Encoder, item: str, lengths: Sequence[int]) -> Iterator[Pair]:
-        """The text, and the item's own id."""
         (before,) = encoder.ids([self.prompt])
         index = item_ids(encoder, self.prompt, [item])[item]
         yield from (theorem_pair(n, (*before, *(index,) * n)) for n in lengths)
@@ -183,7 +182,6 @@ class PairsOfIds(TaskOfIds):
 
 
 def _row(ids: Any) -> tuple[int, ...]:
-    """Token ids, of a `Prompt` too."""
     ids = getattr(ids, "ids", ids)
     try:
         row = tuple(token_id.item() if hasattr(token_id, "item") else token_id for token_id in ids)

@@ -98,7 +98,6 @@ class RetrieveTask(Task):
         return tuple(map(_record_text, (*other_pairs[:place], target_pair, *other_pairs[place:])))
 
     def _drawn_pairs(self, length: int, seed: int) -> tuple[Pair, list[Pair]]:
-        """The wanted record, and `length` - 1 others."""
         if self.records not in RECORDS:
             return _from_file(Path(self.records), length, seed)
         stream = random.Random(f"{self.name} {self.records} {seed}")
@@ -159,7 +158,6 @@ class RetrieveTask(Task):
         return pairs[self._place(pairs)]
 
     def _place(self, pairs: Sequence[Pair]) -> int:
-        """The index of the wanted one among these records, in whatever order they come."""
         if self.position != DRAWN_POSITION:
             return self.index(len(pairs))
         # Of the records alone: whoever reads a prompt's pieces knows no seed, and the wanted one must not yet have a place.
@@ -167,7 +165,6 @@ class RetrieveTask(Task):
 
 
 def _record_text(pair: Pair) -> str:
-    """A record as JSON writes it."""
     return ": ".join(json.dumps(word, ensure_ascii=False) for word in pair)
 
 

@@ -156,7 +156,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch, limit: float | None) -> tuple[Any, l
     """The progress of a command under a limit, and its time, which the test sets."""
     now = [100.0]
     monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(limits.GLOBALS, "max_seconds", limit)
+    monkeypatch.setattr(limits.GLOBALS, "max_time", limit)
     return limits.Clock().progress("measuring", lambda done, total: None), now
 
 

@@ -45,8 +45,10 @@ def in_a_callback(number: int) -> None:
     Dying()
 
 
-@pytest.mark.parametrize(("number", "code"), ENDING)
-@pytest.mark.parametrize("library", [stands, swallows, turns, in_a_callback])
+@pytest.mark.parametrize(
+    ("number", "code", "library"),
+    [(*ENDING[0], stands), (*ENDING[1], swallows), (*ENDING[2], turns), (*ENDING[0], in_a_callback)],
+)
 def test_the_exit_code_is_the_signals_whatever_a_library_makes_of_it(
     capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int, library: Callable[[int], None]
 ) -> None:

@@ -18,7 +18,7 @@ from ostools.models.files.sources import EMBEDDED_DIRECTORY, locate
 from ostools.models.shape import Shape
 from ostools.runs import plan, sweep_of
 from ostools.runs.cells import cells_of
-from ostools.runs.forecast import forecast
+from ostools.runs.executor import forecast
 from ostools.runs.measurements import measure
 from tests.checkpoints import TEXT_FAMILIES, Family, write_checkpoint
 

@@ -61,13 +61,12 @@ def _refuse_options_of_a_loaded_model(command: Command, arguments: Mapping[str, 
     options = {field.name: field.declared.opts[0] for field in fields_of(command)}
     allowed = {*command.of_questions, *command.defaults, *(("max_new_tokens",) if asks else ())}
     refused = [options[key] for key in arguments if key not in allowed]
-    refused += [key for key, value in GLOBALS.of_a_loaded_model.items() if value is not None]
+    refused += GLOBALS.of_a_loaded_model
     if refused:
         raise InputError(f"{refused[0]} is of a model that is loaded here: leave it out with --answers")
 
 
 def _questions(selection: Mapping[str, Any]) -> list[Question]:
-    """The questions of a task."""
     from ostools.tasks.questions import questions
 
     options = {key: value for key, value in selection.items() if key != "task"}
@@ -75,7 +74,6 @@ def _questions(selection: Mapping[str, Any]) -> list[Question]:
 
 
 def _figure_questions(number: int, selection: Mapping[str, Any]) -> list[Question]:
-    """The questions of one of the paper's figures."""
     from ostools.experiments import figure_prompts
 
     names = ("mode", "examples", "tidy")

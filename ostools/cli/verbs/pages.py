@@ -72,10 +72,9 @@ def report(
 
 
 def _refuse_beside_run(models: Any, prompt: Any, sections: Any, lengths: Any, quick: bool) -> None:
-    """Refuse options that say what to measure."""
     options = {"--model": models, "--prompt": prompt, "--section": sections, "--lengths": lengths, "--quick": quick}
     used = [name for name, value in options.items() if value]
-    used += [name for name, value in GLOBALS.of_a_loaded_model.items() if value is not None]
+    used += GLOBALS.of_a_loaded_model
     if used:
         raise InputError(
             "--run reports on cells that are there and measures nothing: leave out "
@@ -86,8 +85,6 @@ def _refuse_beside_run(models: Any, prompt: Any, sections: Any, lengths: Any, qu
 def _report_memory(
     prompts: Prompts | None, lengths: Sequence[int] | None, sections: Sequence[str] | None, quick: bool
 ) -> Memory:
-    """Bytes of the largest section, as a function of the model."""
-
     def memory(model: Unloaded) -> int:
         from ostools.reporting.report.measuring import report_memory
         from ostools.reporting.report.report import LONGEST, default_prompt
@@ -101,7 +98,6 @@ def _report_memory(
 
 
 def _checked_models(names: list[str], prompts: Prompts | None) -> list[str]:
-    """One model, or two that differ, whose prompt is a text."""
     if len(names) > 2:
         raise InputError(f"--model: expected one model or two, found {len(names)}: write a report of each pair")
     if len(names) == 2:
@@ -179,9 +175,8 @@ def reproduce(
 
 
 def _refuse_beside_answers(recipe: Path | None) -> None:
-    """Refuse options of a model that is loaded here."""
     used = ["--recipe"] if recipe is not None else []
-    used += [name for name, value in GLOBALS.of_a_loaded_model.items() if value is not None]
+    used += GLOBALS.of_a_loaded_model
     if used:
         raise InputError(f"{used[0]} is of a model that is loaded here: leave it out with --answers")
 

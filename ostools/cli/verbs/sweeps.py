@@ -85,7 +85,6 @@ def note(text: str) -> None:
 
 
 def _executor(workers: int | None, ray_address: str | None, worker_cpus: int | None) -> runs.Executor | None:
-    """Ray's workers where any of its options is given; None: this process."""
     from ostools.runs import RayCluster
 
     if workers is None and ray_address is None:
@@ -105,7 +104,6 @@ def _show_outcome(outcome: runs.Outcome, out: Path) -> None:
 
 
 def _show_plan(plan: runs.Plan) -> None:
-    """Print every missing cell with its forecast memory; the title says whether the largest fits."""
     rows = [_planned_row(job) for job in plan.pending]
     names = [*_CELL_COLUMNS, "lengths", "from", "to"]
     if GLOBALS.json:
@@ -122,7 +120,6 @@ def _show_plan(plan: runs.Plan) -> None:
 
 
 def _planned_row(job: Job) -> tuple[Any, ...]:
-    """A cell's columns, its lengths, and its forecast bytes; None where nothing is known of it."""
     cell, forecast = job.keyed_cell.cell, job.forecast
     memory = None if forecast.work is None else forecast.memory
     columns = (cell.columns[name] for name in _CELL_COLUMNS)

@@ -202,7 +202,6 @@ def _code() -> str:
 def _measured(
     windows: _Windows, batches: Sequence[_Batch], directory: Path, progress: Progress | None
 ) -> Corpus | CorpusCollapse:
-    """Measure and store every cell that the directory lacks, and read them all."""
     store, keyed_cells = Store(directory), [batch.keyed_cell for batch in batches]
     windows = replace(windows, batches=tuple(batches))
     with store.locked():
