@@ -78,15 +78,6 @@ def test_a_table_is_read_back_as_it_was(tmp_path: Path, ending: str) -> None:
         assert READ[ending](hostile.save(tmp_path / "x.parquet"))["token"].tolist() == list(HOSTILE)
 
 
-@pytest.mark.parametrize("ending", [".parquet", ".json"])
-def test_provenance_travels_with_the_table(tmp_path: Path, ending: str) -> None:
-    path = made_sensitivity({"full": [1.0]}).save(tmp_path / f"table{ending}")
-    is_json = ending == ".json"
-    found = json.loads(path.read_text())["provenance"] if is_json else pd.read_parquet(path).attrs["ostools"]
-    assert found["model"]["weight_hash"] == "0"
-    assert found["time"]
-
-
 @pytest.mark.parametrize("name", ["x", "x.parquet.gz", ".png"])
 def test_another_ending_is_refused_with_the_ones_there_are(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"expected a name ending in \.parquet .* \.pdf, found"):

@@ -147,9 +147,9 @@ def is_common(option: click.Parameter) -> bool:
 
 
 def _prompt_options(repeatable: bool) -> list[click.Parameter]:
-    ids = "Token ids in place of a text: 2,40,50, or a file that holds them"
+    ids = "Token ids in place of a text: 2,40,50"
     many = "; repeatable" if repeatable else ""
-    rows = (("--prompt", "TEXT", f"The text to measure on{many}."), ("--ids", "IDS|FILE", f"{ids}{many}."))
+    rows = (("--prompt", "TEXT", f"The text to measure on{many}."), ("--ids", "IDS", f"{ids}{many}."))
     text = "a text a line, or as 'ostools evaluate prompts' writes them (.jsonl), or {\"ids\": [2, 40]} a line there."
     file = (("--prompts", "FILE", f"Many: {text}"),) if repeatable else ()
     return [*_declared(rows, repeatable), *_declared(file)]

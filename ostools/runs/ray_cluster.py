@@ -127,7 +127,7 @@ class RayCluster(Executor):
                 job, worker = queue.popleft(), worker or kind.remote(terms, os.getcwd(), self.cpus)
                 working[worker.measure.remote(job)] = worker, job
             elif worker is not None:
-                self.ray.kill(worker)
+                self._dismiss(worker)
 
         try:
             room = _room(self._nodes(), needs)
@@ -145,6 +145,7 @@ class RayCluster(Executor):
                     try:
                         rows = self.ray.get(reference)
                     except self.ray.exceptions.RayError as error:
+                        self._dismiss(worker)
                         tries[job.keyed_cell] += 1
                         rows, worker = f"its worker was lost {tries[job.keyed_cell]} times: {_cause(error)}", None
                         if tries[job.keyed_cell] <= RETRIES:
@@ -154,8 +155,11 @@ class RayCluster(Executor):
                         yield job.keyed_cell, rows
         finally:
             for worker, _ in working.values():
-                with suppress(Exception):  # it is gone already, or the cluster is
-                    self.ray.kill(worker)
+                self._dismiss(worker)
+
+    def _dismiss(self, worker: Any) -> None:
+        with suppress(Exception):  # it is gone already, or the cluster is
+            self.ray.kill(worker)
 
 
 class Worker:

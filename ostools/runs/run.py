@@ -120,7 +120,7 @@ def run(
     store, executor = Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
         plan = _plan(sweep, store, executor, retry_failed)
-        return measure_missing(store, plan, executor, say=say, progress=progress, interrupted=interrupted)
+        return measure_missing(store, plan, executor, progress=progress, interrupted=interrupted)
 
 
 def measure_missing(
@@ -128,21 +128,20 @@ def measure_missing(
     plan: Plan,
     executor: Executor,
     *,
-    say: Callable[[str], None] = lambda text: None,
     progress: Progress | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Measure and store every cell of a plan that is pending, under the lock of its directory."""
     if replaced := store.ask(list(plan.keyed_cells)):
-        say(
+        store.say(
             f"{replaced} cells were measured before with other code or versions, with another checkpoint or on another "
             "device: the tables leave them out now"
         )
     for record in plan.failed:
-        say(f"failed before: {record}")
+        store.say(f"failed before: {record}")
     # Closed here and now, however it ends: an executor may hold workers.
     with closing(executor.measure(plan.pending, plan.terms)) as cells_done:
-        failed = _store_all(store, cells_done, plan, say, progress, interrupted)
+        failed = _store_all(store, cells_done, plan, progress, interrupted)
     present = len(plan.keyed_cells) - len(plan.pending) - len(plan.failed)
     return Outcome(len(plan.pending) - len(failed), present, (*map(str, plan.failed), *failed))
 
@@ -151,7 +150,6 @@ def _store_all(
     store: Store,
     cells_done: Iterable[CellOutcome],
     plan: Plan,
-    say: Callable[[str], None],
     progress: Progress | None,
     interrupted: Callable[[], bool],
 ) -> list[str]:
@@ -163,7 +161,7 @@ def _store_all(
         if isinstance(content, str):
             store.fail(keyed_cell, content)
             failed.append(f"{keyed_cell.cell}: {content}")
-            say(failed[-1])
+            store.say(failed[-1])
         else:
             store.add(keyed_cell, content)
         tell(progress, index + 1, len(plan.pending))

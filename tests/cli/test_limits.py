@@ -15,8 +15,6 @@ from ostools.cli import limits
 from ostools.cli.commands import MEASURED, Command
 from ostools.cli.options import has_model, takes_prompt
 from ostools.cli.signature import imported, signature_of
-from ostools.experiments.reproduce.memory import reproduction_memory
-from ostools.experiments.reproduce.parts import PARTS
 from ostools.ground.memory import Free
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.jacobian import linearisation_run
@@ -108,13 +106,6 @@ def test_a_dry_run_is_refused_where_no_model_runs(run, asked: tuple[str, ...]) -
     assert_refused(run(*asked, "--dry-run"), "--dry-run")
 
 
-def test_every_command_that_measures_on_a_model_names_its_memory() -> None:
-    forecast = [command for command in MEASURED if has_model(command) and not command.loads_model]
-    assert len(forecast) > 20
-    assert [command.name for command in forecast if not command.memory] == []
-    assert all(callable(imported(f"ostools.{command.memory}")) for command in MEASURED if command.memory)
-
-
 @pytest.mark.usefixtures("no_model")
 def test_a_longer_prompt_under_a_mitigation_holds_more_in_every_measurement_of_a_task() -> None:
     model = Unloaded(locate(None, None), torch.float32, "cpu")
@@ -128,13 +119,6 @@ def test_a_longer_prompt_under_a_mitigation_holds_more_in_every_measurement_of_a
                 for given in (values, values | {"mitigation": "separator:every=1"})
             )
             assert longer > plain, command.name
-
-
-@pytest.mark.usefixtures("no_model")
-def test_every_part_of_a_reproduction_is_forecast() -> None:
-    model = Unloaded(locate(None, None), torch.float32, "cpu")
-    made = {name: reproduction_memory(model, {name: part.arguments}) for name, part in PARTS.items()}
-    assert {name for name, size in made.items() if size == 0} == {"figure-8", "figure-9", "lemmas"}
 
 
 COUNTED = ("collapse", "--task", "figure-5a", "--lengths", "1:40")

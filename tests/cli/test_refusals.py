@@ -38,15 +38,13 @@ BEFORE_A_MODEL = [
     ("collapse --task letters --prompt a", ["--task and --prompt exclude each other"]),
     ("collapse --dtype int9-kv", ["unknown dtype 'int9-kv': did you mean 'int8-kv'"]),
     ("collapse variation --task copy", ["copy: expected pairs of which v* is v", "such pairs are figure-5a, "]),
-    ("attention difference --prompt 1", ["say what the second run is: expected one of them, found 0"]),
-    ("attention difference --prompt 1 --against-prompt ''", ["--against-prompt: expected text"]),
+    ("attention difference --prompt 1", ["expected one of --mitigation, --against-prompt and --against-model", "found 0"]),
     ("evaluate --task count-ones:mod=none", ["no option 'mod'", "did you mean 'mode'"]),
     ("evaluate --mitigation separator:every=0", ["expected every of at least 1, found 0"]),
     ("probe --task copy-last --seeds 0,1", ["draws nothing at random"]),
     ("ablate faithfulness --prompt a --way remove", ["unknown way 'remove'", "did you mean 'removed'"]),
     ("mitigate windows --windows 0:4", ["--windows '0:4'", "from 1"]),
     ("reproduce figure 3 --mode answeronly", ["did you mean 'answer-only'"]),
-    ("sweep run x.yaml --out y --workers 0", ["--workers: expected a whole number of at least 1, found 0"]),
     ("report --out x.pdf", [".html"]),
 ]  # fmt: skip
 

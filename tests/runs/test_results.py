@@ -68,14 +68,6 @@ def test_rows_stand_in_the_order_of_cells_and_lengths_whatever_that_of_the_files
     assert found["value"].isna().sum() == len(expected) / 2
 
 
-def test_a_length_in_two_files_is_read_once_and_one_not_asked_for_not_at_all(store: Store) -> None:
-    one = wanted(0, lengths=(3, 4, 5))
-    store.ask([wanted(0, lengths=(4, 5))])
-    keep(store, one, (3, 4))
-    keep(store, one, (4, 5))
-    assert results(store.directory)["length"].tolist() == [4, 4, 5, 5]
-
-
 def test_columns_that_one_file_lacks_or_has_as_another_number_are_joined(store: Store) -> None:
     cells = [wanted(seed) for seed in range(3)]
     store.ask(cells)

@@ -208,7 +208,11 @@ def difference(
 
     options = {"prompt": prompt, "task": task, "length": length, "seed": seed}
     arguments = {name: value for name, value in options.items() if value is not None}
-    _require_second_run(mitigation, against_prompt, against_model)
+    if (second_runs := sum(run is not None for run in (mitigation, against_prompt, against_model))) != 1:
+        raise InputError(
+            "expected one of --mitigation, --against-prompt and --against-model, which says what the second run is, found "
+            f"{second_runs}"
+        )
     memory, doing = memory_of(COMMANDS["attention",], arguments), "reading the patterns"
 
     def patterns(model_name: str) -> list[Any]:
@@ -233,18 +237,3 @@ def difference(
         tell_written(first.view(second).save(GLOBALS.out))
         return
     give(measure.attention_difference(first, second, corresponding=corresponding))
-
-
-def _require_second_run(mitigation: str | None, against_prompt: str | None, against_model: str | None) -> None:
-    options = {
-        "--mitigation": mitigation,
-        "--against-prompt": against_prompt,
-        "--against-model": against_model,
-    }
-    used = [option for option, value in options.items() if value is not None]
-    if len(used) != 1:
-        reason = "exclude each other" if used else "say what the second run is"
-        names = " and ".join(used or options)
-        raise InputError(f"{names} {reason}: expected one of them, found {len(used)}")
-    if against_prompt == "":
-        raise InputError("--against-prompt: expected text, found nothing; give a character")

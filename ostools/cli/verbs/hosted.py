@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ostools.cli import terminal
 from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS
+from ostools.cli.options import fields_of
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,15 +34,15 @@ def hosted_result(
         if endpoint is not None:
             raise InputError("--endpoint: expected --answers FILE too, where the answers are kept as they come")
         return None
-    _refuse_options_of_a_loaded_model(command, arguments, asks=endpoint is not None)
+    options = {field.name: field.declared.opts[0] for field in fields_of(command)}
+    allowed = {*command.of_questions, *command.defaults, *(() if endpoint is None else ("max_new_tokens",))}
+    if used := [options[key] for key in arguments if key not in allowed] + GLOBALS.of_a_loaded_model:
+        raise InputError(f"{used[0]} is of a model that is loaded here: leave it out with --answers")
     from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
 
     selection = {key: value for key, value in arguments.items() if key in command.of_questions}
-    if command.hosted == "figure_questions":
-        number: Any = command.fixed.get("number", 2)
-        questions = _figure_questions(number, selection)
-    else:
-        questions = _questions(selection)
+    number: Any = command.fixed.get("number", 2) if command.hosted == "figure_questions" else None
+    questions = _questions(selection, number)
     if endpoint is None:
         answers = read_answers(file, questions, model=name)
     elif name is None:
@@ -55,30 +56,16 @@ def hosted_result(
     return function(answers, **selection, **command.fixed)
 
 
-def _refuse_options_of_a_loaded_model(command: Command, arguments: Mapping[str, Any], asks: bool) -> None:
-    from ostools.cli.options import fields_of
+def _questions(selection: Mapping[str, Any], figure: int | None = None) -> list[Question]:
+    """The questions of a task, or of one of the paper's figures."""
+    if figure is None:
+        from ostools.tasks.questions import questions
 
-    options = {field.name: field.declared.opts[0] for field in fields_of(command)}
-    allowed = {*command.of_questions, *command.defaults, *(("max_new_tokens",) if asks else ())}
-    refused = [options[key] for key in arguments if key not in allowed]
-    refused += GLOBALS.of_a_loaded_model
-    if refused:
-        raise InputError(f"{refused[0]} is of a model that is loaded here: leave it out with --answers")
-
-
-def _questions(selection: Mapping[str, Any]) -> list[Question]:
-    from ostools.tasks.questions import questions
-
-    options = {key: value for key, value in selection.items() if key != "task"}
-    return questions(selection["task"], **options)
-
-
-def _figure_questions(number: int, selection: Mapping[str, Any]) -> list[Question]:
+        return questions(selection["task"], **{key: value for key, value in selection.items() if key != "task"})
     from ostools.experiments import figure_prompts
 
-    names = ("mode", "examples", "tidy")
-    options = {name: selection[name] for name in names if name in selection}
-    return figure_prompts(number, selection.get("lengths"), selection.get("seeds"), **options)
+    form = {name: selection[name] for name in ("mode", "examples", "tidy") if name in selection}
+    return figure_prompts(figure, selection.get("lengths"), selection.get("seeds"), **form)
 
 
 def prompts(
@@ -135,7 +122,7 @@ def prompts(
         for name, value in (("--task", task), ("--mitigation", mitigation)):
             if value is not None:
                 raise InputError(f"--figure {figure} has tasks of its own: leave {name} out")
-        questions = _figure_questions(int(figure), selection)
+        questions = _questions(selection, int(figure))
     if out is not None:
         from ostools.results import write_atomically
 

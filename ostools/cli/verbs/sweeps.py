@@ -48,9 +48,6 @@ def run(
         worker_cpus: CPUs of each of Ray's workers, which uses at most as many threads; 1 unless
             given.
     """
-    for option, count in (("--workers", workers), ("--worker-cpus", worker_cpus)):
-        if count is not None and count < 1:
-            raise InputError(f"{option}: expected a whole number of at least 1, found {count}")
 
     def work(interrupted: Callable[[], bool]) -> None:
         from ostools import runs
@@ -91,7 +88,7 @@ def _executor(workers: int | None, ray_address: str | None, worker_cpus: int | N
         if worker_cpus is not None:
             raise InputError("--worker-cpus: expected --workers or --ray-address with it, found neither")
         return None
-    return RayCluster(ray_address, workers=workers, cpus=worker_cpus or 1)
+    return RayCluster(ray_address, workers=workers, cpus=1 if worker_cpus is None else worker_cpus)
 
 
 def _show_outcome(outcome: runs.Outcome, out: Path) -> None:
