@@ -59,14 +59,15 @@ class RayCluster(Executor):
         for name, value in (("workers", workers), ("cpus", cpus)):
             if value is not None and value < 1:
                 raise InputError(f"{name}: expected 1 or more, found {value}")
+        if not isinstance(address, str | None):
+            raise InputError(f"Ray address: expected auto, or HOST:PORT, found {short_repr(address)}")
         try:
             import ray
             import ray.exceptions
         except ImportError:
             raise InputError("expected Ray, found none: pip install 'oversquashing-tools[ray]'") from None
         self.ray: Any = ray
-        self.address = None if address is None else checked_address(address)
-        self.workers, self.cpus = workers, cpus
+        self.address, self.workers, self.cpus = address, workers, cpus
 
     def device(self, device: str) -> str:
         """cuda where the cluster, which need not be where this process runs, has GPUs; else cpu."""
@@ -195,21 +196,6 @@ def _too_large(job: Job, largest: float) -> str:
     )
 
 
-def checked_address(address: str) -> str:
-    """ "auto" or host:port. Raises `InputError`."""
-    if not isinstance(address, str):
-        raise InputError(f"Ray address: expected auto, or HOST:PORT, found {short_repr(address)}")
-    port = address.rpartition(":")[2]
-    if address != AUTO and not (
-        re.fullmatch(r"[\w.-]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}", address) and 0 < int(port) < 1 << 16
-    ):
-        raise InputError(
-            f"Ray address {address!r}: expected auto, or HOST:PORT as `ray start --head` says it, such as 10.0.0.1:6379; "
-            "ray:// is for programs outside of the cluster: run on a node of it"
-        )
-    return address
-
-
 @contextmanager
 def _connected(ray: Any, address: str | None) -> Iterator[None]:
     """Connected to the cluster, and disconnected again; a connection that was there stays.
@@ -258,7 +244,7 @@ def _connect(ray: Any, address: str | None, scratch: str) -> None:
 
 def _answering(address: str) -> str:
     """The address, once something there speaks HTTP/2, as Ray does. Raises `InputError` within seconds."""
-    address = checked_address(os.environ.get("RAY_ADDRESS") or AUTO) if address == AUTO else address
+    address = os.environ.get("RAY_ADDRESS") or AUTO if address == AUTO else address
     if address == AUTO:
         return address  # Ray looks for the processes of a cluster on this machine, and says so where it finds none
     host, _, port = address.rpartition(":")
@@ -270,10 +256,12 @@ def _answering(address: str) -> str:
                 connection.settimeout(_SECONDS)
                 if connection.recv(9)[3:4] != b"\x04":
                     raise InputError(f"Ray address {address!r}: expected a Ray cluster there, found something else")
-    except (OSError, UnicodeError) as error:
+    except (OSError, ValueError, OverflowError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(
-            f"Ray address {address!r}: expected a Ray cluster there, found none ({in_words(error)[:300]}): start one with "
-            "`ray start --head`"
+            f"Ray address {address!r}: expected auto, or HOST:PORT of a Ray cluster such as 10.0.0.1:6379, found none there "
+            f"({in_words(error)[:300]}): start one with `ray start --head`"
         ) from error
     return address
 

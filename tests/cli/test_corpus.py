@@ -1,4 +1,4 @@
-"""`ostools sweep corpus`: refused before a model is loaded where it can be, resumed by the same command, as from Python."""
+"""`ostools sweep corpus`: refused in one line, resumed by the same command, as from Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _texts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("sweep", "corpus", "--texts", "none.jsonl"), ("none.jsonl: expected a file of texts", "found no such file")),
+        ((*COMMAND, "--texts", "none.jsonl"), ("none.jsonl: expected a file of texts", "found no such file")),
         ((*COMMAND, "--measure", "colapse"), ("unknown measure 'colapse': did you mean 'collapse'",)),
         (
             (*COMMAND, "--mitigation", "hint"),
