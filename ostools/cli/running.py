@@ -22,7 +22,7 @@ from ostools.ground.progress import Progress
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
-    from ostools.cli.memory import Memory
+    from ostools.cli.limits import Memory
     from ostools.measure.unloaded import Forecast
 
 EMBEDDED = "embedded"
@@ -52,7 +52,7 @@ def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, A
         with terminal.progress(command.name) as progress:
             result = function(**_complete(command, {**arguments, **fixed}, progress))
     elif result is None:
-        from ostools.cli.memory import memory_of
+        from ostools.cli.limits import memory_of
 
         name, memory = values.get("model") or EMBEDDED, memory_of(command, arguments)
         counts_steps = "progress" in signature_of(command.function).names

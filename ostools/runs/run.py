@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from ostools.measure.unloaded import Forecast
 from ostools.models.files.sources import Source, locate
 from ostools.runs.cell_file import file_of
 from ostools.runs.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
-from ostools.runs.executor import CellOutcome, Executor, Job, Terms, ThisProcess, forecast
+from ostools.runs.executor import Executor, Job, Terms, ThisProcess, forecast
 from ostools.runs.store import Failure, Store
 from ostools.runs.sweep_file import Sweep
 
@@ -139,33 +139,22 @@ def measure_missing(
         )
     for record in plan.failed:
         store.say(f"failed before: {record}")
+    failed: list[str] = []
     # Closed here and now, however it ends: an executor may hold workers.
     with closing(executor.measure(plan.pending, plan.terms)) as cells_done:
-        failed = _store_all(store, cells_done, plan, progress, interrupted)
+        for index, (keyed_cell, rows) in enumerate(cells_done):
+            if interrupted():
+                raise KeyboardInterrupt
+            content = rows if isinstance(rows, str) else _content(keyed_cell, rows, plan.terms)
+            if isinstance(content, str):
+                store.fail(keyed_cell, content)
+                failed.append(f"{keyed_cell.cell}: {content}")
+                store.say(failed[-1])
+            else:
+                store.add(keyed_cell, content)
+            tell(progress, index + 1, len(plan.pending))
     present = len(plan.keyed_cells) - len(plan.pending) - len(plan.failed)
     return Outcome(len(plan.pending) - len(failed), present, (*map(str, plan.failed), *failed))
-
-
-def _store_all(
-    store: Store,
-    cells_done: Iterable[CellOutcome],
-    plan: Plan,
-    progress: Progress | None,
-    interrupted: Callable[[], bool],
-) -> list[str]:
-    failed: list[str] = []
-    for index, (keyed_cell, rows) in enumerate(cells_done):
-        if interrupted():
-            raise KeyboardInterrupt
-        content = rows if isinstance(rows, str) else _content(keyed_cell, rows, plan.terms)
-        if isinstance(content, str):
-            store.fail(keyed_cell, content)
-            failed.append(f"{keyed_cell.cell}: {content}")
-            store.say(failed[-1])
-        else:
-            store.add(keyed_cell, content)
-        tell(progress, index + 1, len(plan.pending))
-    return failed
 
 
 def _content(keyed_cell: KeyedCell, rows: Rows, terms: Terms) -> bytes | str:

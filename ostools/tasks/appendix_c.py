@@ -26,22 +26,8 @@ from ostools.tasks.reasoning import ANSWER_ONLY, ZERO_SHOT, few_shot
 
 HINT = f" {Hint().text}"
 WORDS = (
-    "apple",
-    "bird",
-    "blue",
-    "boat",
-    "book",
-    "door",
-    "fish",
-    "green",
-    "house",
-    "lamp",
-    "road",
-    "stone",
-    "table",
-    "tree",
-    "water",
-    "window",
+    *("apple", "bird", "blue", "boat", "book", "door", "fish", "green"),
+    *("house", "lamp", "road", "stone", "table", "tree", "water", "window"),
 )
 """The other words of the sentence in which 'car' is counted."""
 
@@ -80,7 +66,8 @@ SLIPPED = tuple(_SLIPS)
 NAMES = tuple(_FORMS)
 
 _COPY_NAMES = ("copy-last", "copy-first", "copy")
-_COUNTING_NAMES = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5", "count-word")
+COUNTING = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5", "count-word")
+"""The tasks whose answer is a count."""
 _UNIFORM_NAMES = (*_COPY_NAMES, "count-ones-figure-5")
 _DIGIT_NAMES = (*_UNIFORM_NAMES, "count-ones", "count-ones-bernoulli")
 _REASONING_NAMES = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-word")
@@ -185,7 +172,7 @@ class AppendixTask(Task):
 
     @property
     def numeric(self) -> bool:
-        return self.name in _COUNTING_NAMES
+        return self.name in COUNTING
 
     @property
     def example_task(self) -> AppendixTask:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ostools import tasks
 from tests.cli.asking import assert_refused
 from tests.measure.hosted.server import completion, served
 from tests.sets import quick
@@ -56,29 +55,6 @@ def test_a_figures_prompts_and_the_figure_of_their_answers(run, no_model: None, 
     code, out, err = run("reproduce", "figure", str(number), *LENGTHS, *seeds, "--answers", str(answers))
     assert (code, err) == (0, "")
     assert f"1 of {len(rows)} prompts have no answer" in " ".join(out.split())
-
-
-FORM = ("--mode", "answer-only", "--examples", "after", "--tidy")
-
-
-def test_a_figure_of_other_prompts_is_of_those_prompts_and_says_so(run, no_model: None, tmp_path: Path) -> None:
-    seeds = ("--seeds", "0")
-    rows = lines(run("evaluate", "prompts", "--figure", "3", *LENGTHS, *seeds, *FORM)[1])
-    # Each as the task itself would be asked, where it is written with its options.
-    modes = ("mode=answer-only", "mode=cot-zero-shot", "mode=cot-few-shot,examples=after")
-    panels = ("sum-ones", "count-ones", "count-ones-bernoulli")
-    assert [row["prompt"] for row in rows] == [
-        tasks.task(f"{panel}:{mode},tidy=true").prompt(n, 0) for n in (2, 3) for panel in panels for mode in modes
-    ]
-    answers = answered(rows, tmp_path / "answers.jsonl", model="m")
-    figure = ("reproduce", "figure", "3", *LENGTHS, *seeds, "--answers", str(answers))
-    code, out, err = run(*figure, *FORM)
-    caption = " ".join(out.split())
-    assert (code, err) == (0, "")
-    assert "Without CoT 'Please output only the answer.' stands after C.1's prompt" in caption
-    assert "The slips of C.1's prompts are mended" in caption
-    # The figure as it stands asks other prompts: these are no answers to them.
-    assert run(*figure)[0] == 2
 
 
 def test_a_server_is_asked(run, no_model: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,8 @@ import ostools as ost
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.models.tokens import tokenizer_of
-from ostools.results import Provenance
 from ostools.runs import read_corpus
 from ostools.runs.corpus.measures import PAIRS, Measure
-from ostools.runs.corpus.result import _pairs
 from ostools.runs.corpus.texts import draw, read_texts, texts_hash
 from ostools.runs.store import Store
 from ostools.theory.profiles import binned, shares
@@ -160,34 +158,8 @@ def test_a_pair_of_a_corpus_is_the_collapse_of_that_window_alone(model: Transfor
         assert row["mean"] == pytest.approx(own["float64_distance"].mean(), rel=1e-12)
         assert row["median"] == own["float64_distance"].median()
         assert row["texts"] == len(own)
-
-
-@pytest.mark.parametrize(
-    ("distance", "apart", "noise", "pair_noise", "hidden"),
-    [
-        (1.0, 1.0, 0.5, 2.0, True),
-        (1.0, 1.0, 1.0, 1.0, False),
-        (1.0, 1.0, 2.0, 0.5, False),
-        (0.0, 1.0, 0.5, 0.5, True),
-    ],
-)
-def test_hidden_is_below_the_noise_of_its_own_difference_or_the_same_numbers(
-    distance: float, apart: float, noise: float, pair_noise: float, hidden: bool
-) -> None:
-    """Beside a window that is not hidden, and one that is."""
-    one = {"length": 8, "window": 0, "text": 0, "start": 0, "token_id": 1, "compared": "bfloat16", "distance": distance}
-    one |= {"relative": 0.1, "float64_distance": apart, "noise": noise, "pair_noise": pair_noise, "weight_shift": 0.0}
-    plain = one | {"distance": 9.0, "float64_distance": 9.0, "noise": 1.0, "pair_noise": 1.0, "same_top_token": False}
-    below = plain | {"noise": 10.0, "pair_noise": 10.0}
-    rows = [one | {"same_top_token": True}, plain | {"text": 1}, below | {"text": 2}]
-    told = {"lengths": [8], "dtypes": ["bfloat16"], "too_short": {"8": 4}, "measure": PAIRS}
-    found: Any = _pairs(pd.DataFrame(rows), Provenance({}, told, None, {}))
-    assert bool(found.windows["hidden"][0]) is hidden
-    (row,) = found.frame.to_dict("records")
-    assert row["hidden_share"] == pytest.approx((hidden + 1) / 3)
-    assert (row["hidden_low"], row["hidden_high"]) == wilson(hidden + 1, 3)
-    assert row["same_top_token_share"] == pytest.approx(1 / 3)
-    assert (row["texts"], row["too_short"]) == (3, 4)
+        assert row["hidden_share"] == own["hidden"].mean()
+        assert (row["hidden_low"], row["hidden_high"]) == wilson(own["hidden"].sum(), len(own))
 
 
 def test_a_directory_holds_one_corpus(model: TransformerBridge, tmp_path: Path) -> None:

@@ -56,13 +56,6 @@ def whole(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_the_table_has_every_cell_at_every_length(whole: Path) -> None:
-    found = table(whole)
-    per = found.groupby(["measurement", "task", "dtype", "mitigation", "seed"])["length"].unique()
-    assert len(per) == CELLS
-    assert all(sorted(lengths) == [3, 4, 5] for lengths in per)
-
-
 def test_the_numbers_are_those_of_the_measurements_themselves(whole: Path, written: Path) -> None:
     import ostools as ost
 

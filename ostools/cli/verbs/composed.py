@@ -202,7 +202,7 @@ def difference(
     """
     from ostools import measure
     from ostools.cli.commands import COMMANDS
-    from ostools.cli.memory import memory_of
+    from ostools.cli.limits import memory_of
     from ostools.cli.prompts import Prompts
     from ostools.cli.running import EMBEDDED, at_work, give, on_model
 

@@ -13,7 +13,7 @@ from ostools.cli.running import EMBEDDED, at_work, each_at_work
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
-    from ostools.cli.memory import Memory
+    from ostools.cli.limits import Memory
     from ostools.experiments import Reproduction
     from ostools.measure.unloaded import Unloaded
     from ostools.models import Prompt
