@@ -17,6 +17,7 @@ import hooks
 import ostools as ost
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.measure.collapse.verdicts import is_hidden
 from ostools.models.tokens import tokenizer_of
 from ostools.runs import read_corpus
 from ostools.runs.corpus.measures import PAIRS, Measure
@@ -160,6 +161,11 @@ def test_a_pair_of_a_corpus_is_the_collapse_of_that_window_alone(model: Transfor
         assert row["texts"] == len(own)
         assert row["hidden_share"] == own["hidden"].mean()
         assert (row["hidden_low"], row["hidden_high"]) == wilson(own["hidden"].sum(), len(own))
+
+
+def test_hidden_is_below_the_noise_of_its_own_difference_or_the_same_numbers() -> None:
+    apart, pair_noise, distance = map(pd.Series, ([1.0, 1.0, 1.0, 1.0], [2.0, 1.0, 0.5, 0.5], [1.0, 1.0, 1.0, 0.0]))
+    assert is_hidden(apart, pair_noise, distance).tolist() == [True, False, False, True]
 
 
 def test_a_directory_holds_one_corpus(model: TransformerBridge, tmp_path: Path) -> None:
