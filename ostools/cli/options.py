@@ -20,8 +20,8 @@ import click
 from ostools.cli.commands import Command
 from ostools.cli.prompts import WRAPPED, read_prompts
 from ostools.cli.signature import UNKNOWN, Parameter, names_in, signature_of
-from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.names import checked_names
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name, checked_names
 from ostools.ground.whole_numbers import parse_lengths
 
 SUPPLIED = ("progress", "say", "max_memory")
@@ -223,7 +223,7 @@ def _reader(kind: _Kind, name: str) -> Callable[[str, Any], Any]:
     if kind.texts:
         return partial(_texts, alone=len(kind.parts) > 1, keeps_commas=name in _WHOLE_TEXTS)
     if kind.words and "int" not in kind.parts:
-        return partial(_one_of, words=kind.words)
+        return lambda option, text: checked_name(option.lstrip("-"), text, kind.words)
     return lambda option, value: Path(value) if kind.is_path else value
 
 
@@ -241,12 +241,6 @@ def _texts(option: str, values: tuple[str, ...], alone: bool, keeps_commas: bool
     split = re.compile(r"$^" if keeps_commas else r",(?![^(]*\))")  # inside parentheses a comma is a name's own
     names = [name if keeps_commas else name.strip() for value in values for name in split.split(value)]
     return names[0] if alone and len(names) == 1 else tuple(names)
-
-
-def _one_of(option: str, text: str, words: tuple[str, ...]) -> str:
-    if text not in words:
-        raise unknown_name(option.lstrip("-"), text, words)
-    return text
 
 
 _PARTS = (

@@ -134,7 +134,10 @@ def rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
     table = file.read(use_threads=False)
     table.validate(full=True)
     table.schema.field("length")
-    _require_finite(table)
+    for name in set(_FINITE) & set(table.column_names):
+        for row, value in enumerate(table.column(name).to_pylist()):
+            if isinstance(value, float) and math.isinf(value):
+                raise BadRowsError(f"row {row}: expected {name} to be a finite number or missing, found {value}")
     if json.loads(table.schema.metadata[b"pandas"])["index_columns"]:
         raise ValueError("a column that pandas would read as the index")
     metadata = table.schema.metadata
@@ -162,10 +165,3 @@ def _unpacked(column: Any) -> int:
     arrow: Any = compute  # its functions are made when it is imported
     lengths = (arrow.binary_length(part.dictionary).take(part.indices) for part in column.chunks)
     return sum(arrow.sum(lengths_of_part.cast(pa.int64())).as_py() or 0 for lengths_of_part in lengths)
-
-
-def _require_finite(table: Any) -> None:
-    for name in set(_FINITE) & set(table.column_names):
-        for row, value in enumerate(table.column(name).to_pylist()):
-            if isinstance(value, float) and math.isinf(value):
-                raise BadRowsError(f"row {row}: expected {name} to be a finite number or missing, found {value}")

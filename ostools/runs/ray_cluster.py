@@ -99,7 +99,13 @@ class RayCluster(Executor):
             largest = float("inf") if needs["GPU"] else max(node.get("memory", 0) for node in nodes)
             for job in jobs:
                 if job.forecast.memory > largest:
-                    yield job.keyed_cell, _too_large(job, largest)
+                    yield (
+                        job.keyed_cell,
+                        (
+                            f"forecast to take {job.forecast.memory / 2**30:.2f} GiB of memory, and no node of the cluster has "
+                            f"more than {largest / 2**30:.2f} GiB for workers"
+                        ),
+                    )
             fitting = [job for job in jobs if job.forecast.memory <= largest]
             if not needs["GPU"]:  # the memory of a GPU is its own, of which Ray keeps no account
                 needs["memory"] = max((job.forecast.memory for job in fitting), default=0)
@@ -187,13 +193,6 @@ def _cause(error: Exception) -> str:
     text = " ".join(str(error).split())
     cause = re.search(r"[Tt]he actor is dead because .*?(?=\. |$)", text)
     return f"{type(error).__name__}: {cause.group() if cause else text}"[:500]
-
-
-def _too_large(job: Job, largest: float) -> str:
-    return (
-        f"forecast to take {job.forecast.memory / 2**30:.2f} GiB of memory, and no node of the cluster has more than "
-        f"{largest / 2**30:.2f} GiB for workers"
-    )
 
 
 @contextmanager

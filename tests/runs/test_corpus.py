@@ -160,7 +160,7 @@ def test_a_pair_of_a_corpus_is_the_collapse_of_that_window_alone(model: Transfor
         assert row["median"] == own["float64_distance"].median()
         assert row["texts"] == len(own)
         assert row["hidden_share"] == own["hidden"].mean()
-        assert (row["hidden_low"], row["hidden_high"]) == wilson(own["hidden"].sum(), len(own))
+        assert (row["hidden_low"], row["hidden_high"]) == wilson(float(own["hidden"].sum()), len(own))
 
 
 def test_hidden_is_below_the_noise_of_its_own_difference_or_the_same_numbers() -> None:

@@ -86,6 +86,7 @@ def manifest(directory: Path, **change: Any) -> None:
         {"model": "\ud800a"},
         {"options": '{"a": NaN}'},
         {"lengths": []},
+        {"lengths": [-1]},
         {"lengths": [3, 2**31]},
         {"base": "/etc/*"},
     ],

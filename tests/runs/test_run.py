@@ -83,6 +83,17 @@ def test_the_same_command_computes_nothing_twice(whole: Path, written: Path, no_
     assert {path: path.stat().st_mtime_ns for path in (whole / "cells").iterdir()} == before
 
 
+def test_a_run_makes_its_directories_and_takes_away_what_a_killed_one_left(written: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a" / "b"
+    small = asked(written, tasks="copy-last", measurements=SHORT, mitigations="none", dtypes="float32", lengths=3)
+    run(sweep_of(small), out)
+    names = [f"cells/.{16 * '0'}.{8 * '1'}.parquet.x", f"failed/.{16 * '0'}.{8 * '1'}.json.x", ".sweep.json.x"]
+    for name in names:
+        (out / name).touch()
+    run(sweep_of(small), out)
+    assert [name for name in names if (out / name).exists()] == []
+
+
 def test_lengths_added_later_are_measured_alone(written: Path, tmp_path: Path) -> None:
     small = asked(written, tasks="copy-last", measurements=SHORT, mitigations="none", dtypes="float32")
     run(sweep_of({**small, "lengths": "3:4"}), tmp_path)

@@ -6,7 +6,6 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -31,7 +30,8 @@ def models() -> None:
     from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
     from ostools.models.files.sources import EMBEDDED_DIRECTORIES
 
-    cards = {name: _card(directory / "card.json") for name, directory in EMBEDDED_DIRECTORIES.items()}
+    files = {name: directory / "card.json" for name, directory in EMBEDDED_DIRECTORIES.items()}
+    cards = {name: json.loads(file.read_text("utf-8")) if file.is_file() else None for name, file in files.items()}
     families = [family for family in FAMILIES if family.refused is None]
     refusing = [family for family in FAMILIES if family.refused is not None]
     if GLOBALS.json:
@@ -72,10 +72,6 @@ def models() -> None:
         route = "By the generic route" if family.generic_instead else "Not loaded"
         lines.append(f"{route}: {family.name}: {family.refused}.")
     terminal.print_text([*lines, "Whatever else transformers loads goes by the generic route."])
-
-
-def _card(file: Path) -> dict[str, Any] | None:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
 
 def _embedded(name: str, card: dict[str, Any] | None) -> list[str]:
