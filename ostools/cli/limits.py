@@ -97,14 +97,6 @@ def within_time() -> Iterator[None]:
         raise InputError(str(error)) from None
 
 
-def require_counted(doing: str) -> None:
-    """Refuse `--max-time` of work that has no steps to count (`InputError`)."""
-    if GLOBALS.max_time is not None:
-        raise InputError(
-            f"--max-time: expected work whose steps are counted, found {doing}, which is a few passes: leave it out"
-        )
-
-
 def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
     """Bytes that the largest step of a command holds beside a model, as a function of the model.
 

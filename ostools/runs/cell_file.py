@@ -43,7 +43,7 @@ _FINITE = ("log_probability", "temperature", "seconds")
 
 
 class BadRowsError(ValueError):
-    """Rows that cannot be those of a measurement. The message says what is wrong, and with which of them."""
+    """A file, or rows, that cannot be those of a measurement. The message says what is wrong, and with which of them."""
 
 
 def file_of(keyed_cell: KeyedCell, table: Frame, provenance: Provenance, *, code: str, checkpoint: str) -> bytes:
@@ -65,16 +65,9 @@ def file_of(keyed_cell: KeyedCell, table: Frame, provenance: Provenance, *, code
     return content
 
 
-class BytesChangedError(ValueError):
-    """A file's bytes are not those whose hash is in its name."""
-
-
 def why_broken(error: Exception) -> str:
     """What is wrong with a file, by what `CellFile.of` raised."""
-    if isinstance(error, BadRowsError):
-        return str(error)
-    is_changed = isinstance(error, BytesChangedError)
-    return "its bytes are not those that were written" if is_changed else "it is not a cell of a sweep"
+    return str(error) if isinstance(error, BadRowsError) else "it is not a cell of a sweep"
 
 
 @dataclass(frozen=True)
@@ -90,7 +83,7 @@ class CellFile:
     def of(cls, path: Path, content: bytes) -> CellFile:
         """Raises what is in `UNREADABLE` for bytes that `file_of` did not make, or that were changed since."""
         if file_hash(content) != path.name.split(".")[2]:
-            raise BytesChangedError
+            raise BadRowsError("its bytes are not those that were written")
         table, attributes = rows_of(content)
         lengths = frozenset(map(int, attributes["lengths"]))
         return cls(path, lengths, table, _checked_source(attributes["provenance"]))

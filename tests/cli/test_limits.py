@@ -21,6 +21,7 @@ from ostools.measure.jacobian import linearisation_run
 from ostools.measure.unloaded import Unloaded
 from ostools.models.files.sources import locate
 from tests.cli.asking import assert_one_forecast, assert_refused
+from tests.sets import quick
 
 PROMPT = ("sensitivity", "--prompt", "The 11")
 
@@ -50,7 +51,9 @@ def asked_of(command: Command) -> tuple[str, ...]:
     return (*command.words, "--texts", "t.txt") if command.words[-1] == "corpus" else command.words
 
 
-ASKED = [*(asked_of(command) for command in MEASURED if has_model(command) and not command.loads_model), ("report",)]
+FORECAST = [command for command in MEASURED if has_model(command) and not command.loads_model]
+ASKED = quick([*map(asked_of, FORECAST), ("report",)], ("report",), *{c.memory: asked_of(c) for c in FORECAST}.values())
+"""Of the commands that count their memory by one function, one is quick."""
 
 
 @pytest.mark.usefixtures("no_model")

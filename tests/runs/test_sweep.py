@@ -67,7 +67,7 @@ def test_an_unknown_mitigation_is_refused() -> None:
         ("tasks: copy-last\ntasks: copy-first\n", "line 2.*'tasks' stands twice"),
         ("!!python/object/apply:os.system [true]\n", "expected no tag"),
         ("- a\n- b\n", "expected keys such as tasks.*found list"),
-        ("[" * 5000, "not valid YAML"),
+        ("[" * 1500, "not valid YAML"),
     ],
 )
 def test_a_hostile_file_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
