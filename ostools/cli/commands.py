@@ -18,7 +18,6 @@ _ATTENTION = "measure.attention.attention:attention"
 _FAITHFULNESS = "measure.faithfulness.faithfulness:faithfulness"
 _FIGURES = "experiments.figures"
 _FIGURE_3 = f"{_FIGURES}.counting:figure_3"
-LISTS = ("models", "tasks", "mitigations", "measurements")
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,53 +148,32 @@ COMPOSED = (
     _figure(9, "synthetic:figure_9", ("--out figure9.pdf",)),
 )
 
+
+def _unmeasured(name: str, target: str, *examples: str) -> Command:
+    """A command that gives no result: it loads its models itself, or needs none."""
+    return Command(name, examples or ("",), target=f"cli.verbs.{target}", loads_model=True, draws=False)
+
+
 UNMEASURED = (
-    Command(
+    _unmeasured(
         "reproduce",
-        ("--out paper", "--figures 5,9 --out figures", "--recipe examples/gemma-7b.yaml --out gemma"),
-        target="cli.verbs.pages:reproduce",
-        loads_model=True,
-        draws=False,
+        "pages:reproduce",
+        *("--out paper", "--figures 5,9 --out figures", "--recipe examples/gemma-7b.yaml --out gemma"),
     ),
-    Command(
-        "sweep run",
-        ("examples/sweep.yaml --out sweep --workers 2",),
-        target="cli.verbs.sweeps:run",
-        loads_model=True,
-        draws=False,
-    ),
-    Command(
-        "sweep results",
-        ("sweep --out table.csv",),
-        target="cli.verbs.sweeps:results",
-        loads_model=True,
-        draws=False,
-    ),
-    Command(
+    _unmeasured("sweep run", "sweeps:run", "examples/sweep.yaml --out sweep --workers 2"),
+    _unmeasured("sweep results", "sweeps:results", "sweep --out table.csv"),
+    _unmeasured(
         "report",
-        (
-            "",
-            '--model ./my-model --prompt "The capital of France is" --out x.html',
-            "--model embedded --model embedded-short --out both.html",
-            "--section collapse --section precision --lengths 1:128",
-            "--run sweep --out sweep.html",
-        ),
-        target="cli.verbs.pages:report",
-        loads_model=True,
-        draws=False,
+        "pages:report",
+        "",
+        '--model ./my-model --prompt "The capital of France is" --out x.html',
+        "--model embedded --model embedded-short --out both.html",
+        "--section collapse --section precision --lengths 1:128",
+        "--run sweep --out sweep.html",
     ),
-    Command(
-        "explore",
-        ('--prompt "The capital of France is" --port 8765',),
-        target="cli.verbs.pages:explore",
-        loads_model=True,
-        draws=False,
-    ),
-    *(
-        Command(f"list {what}", ("",), target=f"cli.verbs.listings:{what}", loads_model=True, draws=False)
-        for what in LISTS
-    ),
-    Command("doctor", ("",), target="cli.verbs.listings:doctor", loads_model=True, draws=False),
+    _unmeasured("explore", "pages:explore", '--prompt "The capital of France is" --port 8765'),
+    *(_unmeasured(f"list {what}", f"listings:{what}") for what in ("models", "tasks", "mitigations", "measurements")),
+    _unmeasured("doctor", "listings:doctor"),
 )
 
 

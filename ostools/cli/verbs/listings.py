@@ -230,16 +230,15 @@ def _packages() -> Iterator[Finding]:
     for requirement in map(Requirement, metadata.requires(_DISTRIBUTION) or ()):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        name, expected = requirement.name, requirement.specifier
         try:
-            version = metadata.version(name)
+            version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
-            yield Finding(name, _MISSING, f"not installed; expected {expected or 'any version'}")
-            continue
-        if expected.contains(version, prereleases=True):
-            yield Finding(name, _OK, version)
+            version = ""
+        if version and requirement.specifier.contains(version, prereleases=True):
+            yield Finding(requirement.name, _OK, version)
         else:
-            yield Finding(name, _MISSING, f"{version}; expected {expected}")
+            expected = requirement.specifier or "any version"
+            yield Finding(requirement.name, _MISSING, f"{version or 'not installed'}; expected {expected}")
 
 
 def _machine() -> Iterator[Finding]:
