@@ -119,37 +119,6 @@ def test_probes_take_what_was_forecast(tmp_path: Path) -> None:
     assert 0.8 * peak <= found <= 1.25 * peak
 
 
-GROWTH = """
-import torch
-torch.set_num_threads(1)
-import ostools as ost
-from ostools.measure.jacobian import memory
-from ostools.models.shape import Shape
-
-def held(name):
-    return 1024 * int(next(line for line in open("/proc/self/status") if line.startswith(name)).split()[1])
-
-model = ost.load_model()
-for pos in (16, 600):
-    before = held("VmRSS")
-    open("/proc/self/clear_refs", "w").write("5")  # the peak starts anew
-    ids = torch.randint(20, 900, (pos,), generator=torch.Generator().manual_seed(0))
-    ost.sensitivity(model, ost.Prompt.from_ids(model, ids.tolist()), linearisations=["full"], method="exact")
-plan = memory.plan(Shape.of(model), pos, 1, live=True, max_memory=1 << 40)
-print(held("VmHWM") - before, plan.peak)
-"""
-
-
-@linux
-@pytest.mark.slow
-def test_a_real_sensitivity_takes_what_its_plan_says() -> None:
-    """600 tokens of the embedded model, in a process that has measured a short prompt before: without the libraries."""
-    done = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    peak, planned = map(int, done.stdout.split())
-    assert 0.6 * peak <= planned <= 1.6 * peak
-
-
 def test_what_cannot_be_measured_is_no_reason_to_stop(directory: str, tmp_path: Path) -> None:
     broken = write_checkpoint(tmp_path / "broken", "gemma")
     (broken / "config.json").write_text("{}")
