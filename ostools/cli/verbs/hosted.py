@@ -41,8 +41,8 @@ def hosted_result(
     from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
 
     selection = {key: value for key, value in arguments.items() if key in command.of_questions}
-    number: Any = command.fixed.get("number", 2) if command.hosted == "figure_questions" else None
-    questions = _questions(selection, number)
+    is_figure = command.hosted == "figure_questions"
+    questions = _questions(selection, str(command.fixed.get("number", 2)) if is_figure else None)
     if endpoint is None:
         answers = read_answers(file, questions, model=name)
     elif name is None:
@@ -56,16 +56,20 @@ def hosted_result(
     return function(answers, **selection, **command.fixed)
 
 
-def _questions(selection: Mapping[str, Any], figure: int | None = None) -> list[Question]:
-    """The questions of a task, or of one of the paper's figures."""
+def _questions(selection: Mapping[str, Any], figure: str | None = None) -> list[Question]:
+    """The questions of a task, or of one of the paper's figures; "all": those of all claims."""
     if figure is None:
         from ostools.tasks.questions import questions
 
         return questions(selection["task"], **{key: value for key, value in selection.items() if key != "task"})
+    if figure == "all":
+        from ostools.experiments.reproduce.parts import claim_questions
+
+        return claim_questions()
     from ostools.experiments import figure_prompts
 
     form = {name: selection[name] for name in ("mode", "examples", "tidy") if name in selection}
-    return figure_prompts(figure, selection.get("lengths"), selection.get("seeds"), **form)
+    return figure_prompts(int(figure), selection.get("lengths"), selection.get("seeds"), **form)
 
 
 def prompts(
@@ -103,26 +107,18 @@ def prompts(
     options: dict[str, Any] = {"lengths": lengths, "seeds": seeds, **form}
     selection = {name: value for name, value in options.items() if value is not None}
     if figure is None:
-        for name in form:
-            if name in selection:
-                raise InputError(
-                    f"--{name} is of a figure: write it into the task, such as "
-                    "count-ones:tidy=true or count-ones:mode=answer-only"
-                )
+        if used := [name for name in form if name in selection]:
+            raise InputError(
+                f"--{used[0]} is of a figure: write it into the task, such as "
+                "count-ones:tidy=true or count-ones:mode=answer-only"
+            )
         selection |= {"task": task or "count-ones", "mitigation": mitigation}
         questions = _questions({"lengths": range(1, 65)} | selection)
-    elif figure == "all":
-        from ostools.experiments.reproduce.parts import claim_questions
-
-        fixed = {**selection, "task": task, "mitigation": mitigation}
-        if used := [name for name, value in fixed.items() if value is not None]:
-            raise InputError(f"--figure all has tasks and lengths of its own: leave --{used[0]} out")
-        questions = claim_questions()
     else:
-        for name, value in (("--task", task), ("--mitigation", mitigation)):
-            if value is not None:
-                raise InputError(f"--figure {figure} has tasks of its own: leave {name} out")
-        questions = _questions(selection, int(figure))
+        chosen = {"task": task, "mitigation": mitigation} | (selection if figure == "all" else {})
+        if used := [name for name, value in chosen.items() if value is not None]:
+            raise InputError(f"--figure {figure} has a --{used[0]} of its own: leave it out")
+        questions = _questions(selection, figure)
     if out is not None:
         from ostools.results import write_atomically
 
