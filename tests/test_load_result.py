@@ -82,14 +82,11 @@ def _written(directory: Path, change: dict[str, Any]) -> Path:
     "change",
     [
         {"class": "Popen"},
-        {"class": ["os"]},
         {"class": "Attention"},
-        {"fields": {}},
         {"fields": {"summary": 3}},
         {"fields": {"summary": {"pickle": "gASVAAAA"}}},
         {"fields": {"summary": {"tensor": {"dtype": "object", "shape": [1], "data": "AAAA"}}}},
         {"fields": {"summary": {"table": {"rows": 10**15, "dtypes": {}, "columns": {}}}}},
-        {"dtypes": {"layer": "object"}},
     ],
     ids=str,
 )

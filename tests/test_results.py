@@ -17,6 +17,7 @@ from ostools.results import AGREES_WITHIN, PICTURES, TABLES, Provenance, Result,
 from tests.checkpoints import tiny_model
 from tests.reporting.every import EVERY, chart
 from tests.reporting.made import HOSTILE, made_sensitivity
+from tests.sets import quick
 
 READ = {
     ".parquet": pd.read_parquet,
@@ -61,7 +62,7 @@ def test_a_printed_result_is_a_title_and_its_first_rows() -> None:
     assert repr(result).replace("\n", "").isprintable()
 
 
-@pytest.mark.parametrize("ending", PICTURES)
+@pytest.mark.parametrize("ending", quick(PICTURES, ".html", ".pdf"))
 def test_a_chart_is_saved_in_every_form(tmp_path: Path, ending: str) -> None:
     begins = {".html": b"<!doctype html>", ".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}
     assert made_sensitivity({"full": [1.0, 2.0]}).save(tmp_path / f"x{ending}").read_bytes().startswith(begins[ending])
@@ -76,15 +77,6 @@ def test_a_table_is_read_back_as_it_was(tmp_path: Path, ending: str) -> None:
     hostile = made_sensitivity({"full": [1.0] * len(HOSTILE)}, HOSTILE)
     if ending == ".parquet":
         assert READ[ending](hostile.save(tmp_path / "x.parquet"))["token"].tolist() == list(HOSTILE)
-
-
-@pytest.mark.parametrize("ending", [".parquet", ".json"])
-def test_provenance_travels_with_the_table(tmp_path: Path, ending: str) -> None:
-    path = made_sensitivity({"full": [1.0]}).save(tmp_path / f"table{ending}")
-    is_json = ending == ".json"
-    found = json.loads(path.read_text())["provenance"] if is_json else pd.read_parquet(path).attrs["ostools"]
-    assert found["model"]["weight_hash"] == "0"
-    assert found["time"]
 
 
 @pytest.mark.parametrize("name", ["x", "x.parquet.gz", ".png"])

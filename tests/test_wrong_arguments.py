@@ -24,7 +24,6 @@ from ostools.ground.errors import InputError
 from ostools.ground.records import records
 from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
 from ostools.reporting.reproduction.reproduce import reproduce
-from ostools.runs.ray_connection import checked_address
 
 model = ost.load_model()
 prompt, ids = "count 1 1", torch.tensor([[1, 2, 3, 4, 5, 6]])
@@ -161,7 +160,6 @@ CALLS = {
     "RepeatedIds of two rows": lambda wrong: tasks.RepeatedIds(torch.ones(2, 2, dtype=torch.long)),
     "load_result": lambda wrong: ost.load_result(wrong),
     "Result.save": lambda wrong: measured.save(wrong),
-    "Ray address": lambda wrong: checked_address(wrong),
     "hosted_evaluation": lambda wrong: hosted_evaluation(wrong),
     "read_answers.path": lambda wrong: read_answers(wrong, ()),
     "read_answers.asked": lambda wrong: read_answers("x", wrong or None if type(wrong) is list else wrong),

@@ -6,6 +6,7 @@ once. Results go to stdout, progress and refusals to stderr.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from functools import cache, partial
@@ -111,7 +112,8 @@ class Program(click.Group):
         if not count:
             return super().resolve_command(ctx, args)
         words, remaining = tuple(args[:count]), args[count:]
-        if remaining and not remaining[0].startswith("-") and not _takes_words(words):
+        takes_words = any(isinstance(parameter, click.Argument) for parameter in _command(words).params)
+        if remaining and not remaining[0].startswith("-") and not takes_words:
             next_words = [name[count] for name in longer_than(words)]
             name = " ".join(words)
             if not next_words:
@@ -138,11 +140,6 @@ def longer_than(words: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 def _begins(words: tuple[str, ...]) -> bool:
     return words in COMMANDS or bool(longer_than(words))
-
-
-def _takes_words(words: tuple[str, ...]) -> bool:
-    """Whether a command has arguments without a name."""
-    return any(isinstance(parameter, click.Argument) for parameter in _command(words).params)
 
 
 @cache
@@ -217,9 +214,9 @@ def main() -> NoReturn:
 
 
 def _of_the_system(error: OSError) -> int:
-    """Refuse what the system refuses and the user can mend: a name too long, a full disk."""
+    """Refuse what the system refuses and the user can mend: a name too long, a full disk, under stdout too."""
     if error.filename is None:
-        if _stdout_takes_more():
+        if error.errno != errno.ENOSPC:
             raise error
         _drop_stdout()
     place = "stdout" if error.filename is None else os.fsdecode(error.filename)
@@ -232,15 +229,6 @@ def _open_streams() -> None:
         if getattr(sys, name) is None:
             # Open for as long as the process lasts.
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-
-
-def _stdout_takes_more() -> bool:
-    """Whether stdout can be written; a disk that is full under it refuses a line again."""
-    try:
-        print(flush=True)
-    except OSError:
-        return False
-    return True
 
 
 def _drop_stdout() -> None:
@@ -266,7 +254,6 @@ def _refuse(message: str) -> int:
 
 
 def _quieten_libraries() -> None:
-    """Silence the libraries' load reports and deprecations on stderr."""
     import warnings
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")

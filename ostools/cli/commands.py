@@ -18,7 +18,6 @@ _ATTENTION = "measure.attention.attention:attention"
 _FAITHFULNESS = "measure.faithfulness.faithfulness:faithfulness"
 _FIGURES = "experiments.figures"
 _FIGURE_3 = f"{_FIGURES}.counting:figure_3"
-LISTS = ("models", "tasks", "mitigations", "measurements")
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +55,7 @@ class Command(Record):
         return tuple(f"ostools {self.command} {options}".rstrip() for options in self.examples)
 
 
-def _figure(number: int, maker: str, options: tuple[str, ...], check: str | None = None, memory: str = "") -> Command:
+def _figure(number: int, maker: str, options: tuple[str, ...], memory: str = "") -> Command:
     """One of the paper's figures; those of answers may be given by a model that runs elsewhere."""
     is_counting = number in (3, 4, 6, 7)
     has_answers = is_counting or number == 2
@@ -66,7 +65,6 @@ def _figure(number: int, maker: str, options: tuple[str, ...], check: str | None
         target=f"experiments.figures.{maker}",
         fixed={"number": number} if is_counting else {},
         lines_of=(_FIGURE_3,) if maker == "counting:figure_4" else (),
-        check="panels" if is_counting else check,
         memory=f"{_FIGURE_3}_memory" if is_counting else memory,
         hosted="figure_questions" if has_answers else None,
         of_questions=("lengths", *(("seeds", "panels") if is_counting else ())) if has_answers else (),
@@ -108,8 +106,6 @@ COMPOSED = (
         ),
         target="cli.verbs.composed:collapse",
         lines_of=("measure.collapse.collapse:collapse",),
-        check="collapse",
-        pairs=True,
         memory="cli.verbs.composed:pairs_memory",
     ),
     Command(
@@ -143,7 +139,6 @@ COMPOSED = (
         5,
         "figure5:figure_5",
         ("--panel b --site y --norm l2 --out figure5.pdf",),
-        check="figure_5",
         memory=f"{_FIGURES}.figure5:figure_5_memory",
     ),
     _figure(6, "counting:figure_3", ("--model google/gemma-7b --seeds 0,1 --out figure6.pdf",)),
@@ -152,53 +147,32 @@ COMPOSED = (
     _figure(9, "synthetic:figure_9", ("--out figure9.pdf",)),
 )
 
+
+def _unmeasured(name: str, target: str, *examples: str) -> Command:
+    """A command that gives no result: it loads its models itself, or needs none."""
+    return Command(name, examples or ("",), target=f"cli.verbs.{target}", loads_model=True, draws=False)
+
+
 UNMEASURED = (
-    Command(
+    _unmeasured(
         "reproduce",
-        ("--out paper", "--figures 5,9 --out figures", "--recipe examples/gemma-7b.yaml --out gemma"),
-        target="cli.verbs.pages:reproduce",
-        loads_model=True,
-        draws=False,
+        "pages:reproduce",
+        *("--out paper", "--figures 5,9 --out figures", "--recipe examples/gemma-7b.yaml --out gemma"),
     ),
-    Command(
-        "sweep run",
-        ("examples/sweep.yaml --out sweep --workers 2",),
-        target="cli.verbs.sweeps:run",
-        loads_model=True,
-        draws=False,
-    ),
-    Command(
-        "sweep results",
-        ("sweep --out table.csv",),
-        target="cli.verbs.sweeps:results",
-        loads_model=True,
-        draws=False,
-    ),
-    Command(
+    _unmeasured("sweep run", "sweeps:run", "examples/sweep.yaml --out sweep --workers 2"),
+    _unmeasured("sweep results", "sweeps:results", "sweep --out table.csv"),
+    _unmeasured(
         "report",
-        (
-            "",
-            '--model ./my-model --prompt "The capital of France is" --out x.html',
-            "--model embedded --model embedded-short --out both.html",
-            "--section collapse --section precision --lengths 1:128",
-            "--run sweep --out sweep.html",
-        ),
-        target="cli.verbs.pages:report",
-        loads_model=True,
-        draws=False,
+        "pages:report",
+        "",
+        '--model ./my-model --prompt "The capital of France is" --out x.html',
+        "--model embedded --model embedded-short --out both.html",
+        "--section collapse --section precision --lengths 1:128",
+        "--run sweep --out sweep.html",
     ),
-    Command(
-        "explore",
-        ('--prompt "The capital of France is" --port 8765',),
-        target="cli.verbs.pages:explore",
-        loads_model=True,
-        draws=False,
-    ),
-    *(
-        Command(f"list {what}", ("",), target=f"cli.verbs.listings:{what}", loads_model=True, draws=False)
-        for what in LISTS
-    ),
-    Command("doctor", ("",), target="cli.verbs.listings:doctor", loads_model=True, draws=False),
+    _unmeasured("explore", "pages:explore", '--prompt "The capital of France is" --port 8765'),
+    *(_unmeasured(f"list {what}", f"listings:{what}") for what in ("models", "tasks", "mitigations", "measurements")),
+    _unmeasured("doctor", "listings:doctor"),
 )
 
 

@@ -22,18 +22,14 @@ class GlobalOptions:
     load_dtype: str | None = None
     device_map: str | None = None
     max_memory: int | None = None
-    max_seconds: float | None = None
+    max_time: float | None = None
     dry_run: bool = False
 
     @property
-    def of_a_loaded_model(self) -> dict[str, Any]:
-        """Values of the options of commands that load a model; None where they were left out."""
-        return {
-            "--device": self.device,
-            "--load-dtype": self.load_dtype,
-            "--device-map": self.device_map,
-            "--dry-run": self.dry_run or None,
-        }
+    def of_a_loaded_model(self) -> list[str]:
+        """The options of commands that load a model that were given."""
+        values = {"--device": self.device, "--load-dtype": self.load_dtype, "--device-map": self.device_map}
+        return [name for name, value in values.items() if value is not None] + ["--dry-run"] * self.dry_run
 
 
 GLOBALS = GlobalOptions()
@@ -43,14 +39,10 @@ GLOBALS = GlobalOptions()
 def set_globals(values: Mapping[str, Any]) -> None:
     """Read the global options of a command line; those it does not have keep their defaults."""
     vars(GLOBALS).update(vars(GlobalOptions()))
-    for field in fields(GlobalOptions):
-        if values.get(field.name) is not None:
-            setattr(GLOBALS, field.name, values[field.name])
-    out = values.get("out")
-    GLOBALS.out = None if out is None else Path(out)
-    GLOBALS.max_memory = parse_bytes(values.get("max_memory"))
-    GLOBALS.max_seconds = parse_seconds(values.get("max_time"))
-    GLOBALS.size = parse_size(values.get("size"))
+    readers = {"out": Path, "max_memory": parse_bytes, "max_time": parse_seconds, "size": parse_size}
+    for name in (field.name for field in fields(GlobalOptions)):
+        if values.get(name) is not None:
+            setattr(GLOBALS, name, readers[name](values[name]) if name in readers else values[name])
 
 
 def on_one_line(text: object) -> str:
@@ -60,35 +52,34 @@ def on_one_line(text: object) -> str:
     return " ".join("".join(words).split())
 
 
-_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-_BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30}
-_SECONDS = {"": 1, "s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
+def parse_bytes(text: str) -> int:
+    """`4GiB`, `500 MB` or a number of bytes. Raises `InputError` for others."""
+    from pydantic import ByteSize, TypeAdapter
 
-
-def parse_bytes(text: str | None) -> int | None:
-    """`4GiB`, `500 MB` or a number of bytes; None stays None. Raises `InputError` for others."""
-    if text is None:
-        return None
-    size = _with_unit(text, _BYTES)
+    try:
+        size = int(TypeAdapter(ByteSize).validate_python(text))
+    except (ValueError, OverflowError):
+        size = 0
     if not 1 <= size < 2**62:
         raise InputError(f"--max-memory {text!r}: expected a size such as 4GiB, 500MB or a number of bytes")
-    return int(size)
+    return size
 
 
-def parse_seconds(text: str | None) -> float | None:
-    """`90s`, `30min`, `6h` or a number of seconds; None stays None. Raises `InputError` for others."""
-    if text is None:
-        return None
-    seconds = _with_unit(text, _SECONDS)
+def parse_seconds(text: str) -> float:
+    """`90s`, `30min`, `6h` or a number of seconds. Raises `InputError` for others."""
+    import pandas as pd
+
+    try:
+        seconds = float(text) if text.strip()[-1:].isdigit() else pd.Timedelta(text).total_seconds()
+    except (ValueError, OverflowError):
+        seconds = float("nan")
     if not 0 < seconds < float("inf"):
         raise InputError(f"--max-time {text!r}: expected a time such as 90s, 30min, 6h or a number of seconds")
     return seconds
 
 
-def parse_size(text: str | None) -> str | float | None:
-    """`column`, `page`, `slide` or a number of inches; None stays None. Raises `InputError` for others."""
-    if text is None:
-        return None
+def parse_size(text: str) -> str | float:
+    """`column`, `page`, `slide` or a number of inches. Raises `InputError` for others."""
     from ostools.reporting.style.paper import inches
 
     try:
@@ -97,14 +88,3 @@ def parse_size(text: str | None) -> str | float | None:
         size = text
     inches(size)
     return size
-
-
-def _with_unit(text: str, units: Mapping[str, int]) -> float:
-    """The number times its unit; NaN for what is no number with one of the units."""
-    letters = "".join(units)
-    number = text.strip().rstrip(f"{letters.upper()}{letters} ").strip()
-    unit = text.strip()[len(number) :].strip().lower()
-    try:
-        return float(number) * units[unit]
-    except (ValueError, KeyError):
-        return float("nan")

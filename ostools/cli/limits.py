@@ -6,28 +6,33 @@ by what is done so far.
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
+from mitigations import MitigationError, optional
 from ostools.cli import terminal
+from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS
+from ostools.cli.prompts import Prompts, rewritten
+from ostools.cli.signature import UNKNOWN, imported, signature_of
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
 from ostools.ground.progress import LONG
+from ostools.measure.mitigated_prompts import acting_bytes
 from ostools.measure.unloaded import Forecast, Unloaded
 from ostools.models.files.sources import locate
 from ostools.models.load import resolve_device
 from ostools.theory.distances import dtype_named
 
-if TYPE_CHECKING:
-    from ostools.cli.memory import Memory
-
+Memory = Callable[[Unloaded], int]
+"""Bytes that the work of a command holds beside the model, at its largest step."""
 _GIB = 2**30
 _FIRST_ESTIMATE = 5.0
 """Seconds after which the steps so far say how long the rest takes."""
@@ -63,7 +68,7 @@ class Clock:
         now = time.monotonic()
         if steps <= 0:
             self._first_step = now
-        limit = GLOBALS.max_seconds
+        limit = GLOBALS.max_time
         elapsed = now - self._start
         if not 0 < steps < total or elapsed < min(_FIRST_ESTIMATE, limit or _FIRST_ESTIMATE):
             return
@@ -92,27 +97,48 @@ def within_time() -> Iterator[None]:
         raise InputError(str(error)) from None
 
 
-def require_counted(doing: str) -> None:
-    """Refuse `--max-time` of work that has no steps to count (`InputError`)."""
-    if GLOBALS.max_seconds is not None:
-        raise InputError(
-            f"--max-time: expected work whose steps are counted, found {doing}, which is a few passes: leave it out"
-        )
+def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
+    """Bytes that the largest step of a command holds beside a model, as a function of the model.
+
+    The record of a measurement names the function that counts them, which stands beside what is large (`measure.unloaded`). It
+    takes those of the command's arguments that it has as parameters; `pos` are the tokens of the longest prompt, as a
+    mitigation rewrites it.
+    """
+    function = imported(f"ostools.{command.memory}")
+    defaults = {parameter.name: parameter.default for parameter in signature_of(command.function).parameters}
+    defaults = {name: value for name, value in defaults.items() if value is not UNKNOWN and value is not None}
+    names = inspect.signature(function).parameters
+    arguments = {name: value for name, value in {**defaults, **values}.items() if name in names}
+    prompts, mitigation = values.get("prompt", values.get("prompts")), values.get("mitigation")
+    if "pos" not in names or not isinstance(prompts, Prompts):
+        return lambda model: function(model, **arguments)
+
+    def memory(model: Unloaded) -> int:
+        """The work on the longest prompt, and the pass that shows whether a mitigation acts."""
+        in_chat = replace(model, chat=prompts.wrapped or {})
+        pos = max(map(in_chat.pos, rewritten(prompts, mitigation)))
+        return max(acting_bytes(model.shape, pos, optional(mitigation)), function(model, pos, **arguments))
+
+    return memory
 
 
 def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast | None:
     """Note the forecast and return it; None where loading the model will say what is wrong.
 
-    Raises `InsufficientMemoryError` for what is forecast not to fit. A dry run may be of a GPU that another machine has: it is
-    compared with `--max-memory` alone.
+    Raises `InsufficientMemoryError` for what is forecast not to fit, and what the function of its memory refuses. A dry run
+    may be of a GPU that another machine has: it is compared with `--max-memory` alone.
     """
     is_elsewhere = GLOBALS.dry_run and device.partition(":")[0] == "cuda" and not torch.cuda.is_available()
     resolved = torch.device("cuda") if is_elsewhere else resolve_device(device)
     source, free = locate(model, None), _FREE_ELSEWHERE if is_elsewhere else _free(resolved)
     unloaded = Unloaded(source, dtype_named(dtype), resolved.type, GLOBALS.device_map, GLOBALS.max_memory)
     try:
+        _ = unloaded.shape, unloaded.held_bytes
+    except (ValueError, OSError, KeyError):
+        return None
+    try:
         forecast = _fitted(unloaded, free, memory)
-    except InsufficientMemoryError:
+    except (InputError, MitigationError):
         raise
     except (ValueError, OSError, KeyError):
         return None
@@ -148,7 +174,6 @@ def in_time(seconds: float) -> str:
 
 
 def _free(device: torch.device) -> Free:
-    """Free memory of a device, with what this process holds already."""
     if device.type == "cuda":
         return Free(available_memory(device), f"on {device}")
     return free_memory()

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from ostools.cli.commands import Command
 from ostools.cli.prompts import WRAPPED, read_prompts
-from ostools.cli.signature import UNKNOWN, Parameter, signature_of
-from ostools.ground.errors import InputError, unknown_name
+from ostools.cli.signature import UNKNOWN, Parameter, names_in, signature_of
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name, checked_names
 from ostools.ground.whole_numbers import parse_lengths
 
 SUPPLIED = ("progress", "say", "max_memory")
@@ -88,8 +88,7 @@ def _declared(rows: Iterable[tuple[str, str, str]], repeatable: bool = False) ->
     ]
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """One parameter on the command line: how it is declared there, and how its text is read."""
 
     name: str
@@ -148,9 +147,9 @@ def is_common(option: click.Parameter) -> bool:
 
 
 def _prompt_options(repeatable: bool) -> list[click.Parameter]:
-    ids = "Token ids in place of a text: 2,40,50, or a file that holds them"
+    ids = "Token ids in place of a text: 2,40,50"
     many = "; repeatable" if repeatable else ""
-    rows = (("--prompt", "TEXT", f"The text to measure on{many}."), ("--ids", "IDS|FILE", f"{ids}{many}."))
+    rows = (("--prompt", "TEXT", f"The text to measure on{many}."), ("--ids", "IDS", f"{ids}{many}."))
     text = "a text a line, or as 'ostools evaluate prompts' writes them (.jsonl), or {\"ids\": [2, 40]} a line there."
     file = (("--prompts", "FILE", f"Many: {text}"),) if repeatable else ()
     return [*_declared(rows, repeatable), *_declared(file)]
@@ -163,7 +162,8 @@ class _Kind:
     """Kinds of values that an annotation such as `Literal["all"] | Iterable[int] | None` allows."""
 
     def __init__(self, annotation: str) -> None:
-        self.parts = [*_union(ast.parse(annotation, mode="eval").body)]
+        parts = re.split(r" \| (?![^\[]*\])", annotation)  # a bar inside brackets is of a list's items
+        self.parts = [part for part in parts if part != "None"]
         literals = (part for part in self.parts if part.startswith("Literal["))
         self.words: tuple[Any, ...] = next((ast.literal_eval(f"({part[8:-1]},)") for part in literals), ())
         lists = [part for part in self.parts if re.match(r"(Sequence|Iterable|list)\[", part)]
@@ -173,15 +173,6 @@ class _Kind:
         self.is_float = plain and "float" in self.parts
         self.is_whole = plain and not self.is_float and "int" in self.parts and "str" not in self.parts
         self.is_path = "Path" in self.parts and "str" not in self.parts
-
-
-def _union(tree: ast.expr) -> Iterator[str]:
-    """The parts of `A | B | None` without None."""
-    if isinstance(tree, ast.BinOp):
-        yield from _union(tree.left)
-        yield from _union(tree.right)
-    elif not (isinstance(tree, ast.Constant) and tree.value is None):
-        yield ast.unparse(tree)
 
 
 def _field(command: Command, parameter: Parameter) -> Field:
@@ -200,53 +191,43 @@ def _field(command: Command, parameter: Parameter) -> Field:
     if "bool" in kind.parts:
         has_negation = parameter.default is not False
         names = [f"{option}/--no-{option[2:]}" if has_negation else option, attribute]
-        return Field(name, option, click.Option(names, is_flag=True, default=None, **options), _as_is)
+        return Field(name, option, click.Option(names, is_flag=True, default=None, **options), reader)
     declared_option = click.Option(
         [option, attribute],
         multiple=name == "targets" or (kind.texts and name != "texts"),
-        metavar=_metavar(kind, name, parameter.line),
+        metavar=_metavar(kind, name),
         type=click.FLOAT if kind.is_float else click.INT if kind.is_whole else click.STRING,
         **options,
     )
     return Field(name, option, declared_option, reader)
 
 
-def _metavar(kind: _Kind, name: str, line: str) -> str:
-    if name in ("targets", "texts"):
-        return {"targets": "PART", "texts": "FILE"}[name]
+def _metavar(kind: _Kind, name: str) -> str | None:
+    """What stands behind an option; None: what click writes by its type."""
     if kind.numbers or kind.words:
         return "|".join([*map(str, kind.words), *(["RANGE"] if kind.numbers else [])])
-    if name in ("task", "mitigation", "mitigations"):
-        return "NAME[:OPTIONS]"
-    if kind.is_float or kind.is_whole:
-        return "X" if kind.is_float else "N"
-    if name in _TEXTS:
-        return "TEXT"
-    if "Path" not in kind.parts:
-        return "NAME"
-    return "DIR" if "directory" in line else "FILE"
+    if "Path" in kind.parts:
+        return "PATH"
+    plain = kind.is_float or kind.is_whole or name in _TEXTS
+    return None if plain else "NAME[:OPTIONS]" if name in ("task", "mitigation", "mitigations") else "NAME"
 
 
 def _reader(kind: _Kind, name: str) -> Callable[[str, Any], Any]:
-    """A function from the text of an option to the argument."""
-    if name in ("targets", "texts"):
-        return _targets if name == "targets" else _as_is
+    if name == "targets":
+        return _targets
+    if name == "texts":
+        return lambda option, value: value
     if kind.numbers:
         least = 1 if name in ("lengths", "windows") else 0
         return partial(_numbers, words=kind.words, least=least)
     if kind.texts:
         return partial(_texts, alone=len(kind.parts) > 1, keeps_commas=name in _WHOLE_TEXTS)
     if kind.words and "int" not in kind.parts:
-        return partial(_one_of, words=kind.words)
-    return (lambda option, text: Path(text)) if kind.is_path else _as_is
-
-
-def _as_is(option: str, value: Any) -> Any:
-    return value
+        return lambda option, text: checked_name(option.lstrip("-"), text, kind.words)
+    return lambda option, value: Path(value) if kind.is_path else value
 
 
 def _numbers(option: str, text: str, words: tuple[str, ...], least: int) -> Any:
-    """One of the words, or whole numbers written as ranges and lists."""
     if text.strip() in words:
         return text.strip()
     if words and not re.fullmatch(r"[\d,:\s]+", text, re.ASCII):
@@ -260,12 +241,6 @@ def _texts(option: str, values: tuple[str, ...], alone: bool, keeps_commas: bool
     split = re.compile(r"$^" if keeps_commas else r",(?![^(]*\))")  # inside parentheses a comma is a name's own
     names = [name if keeps_commas else name.strip() for value in values for name in split.split(value)]
     return names[0] if alone and len(names) == 1 else tuple(names)
-
-
-def _one_of(option: str, text: str, words: tuple[str, ...]) -> str:
-    if text not in words:
-        raise unknown_name(option.lstrip("-"), text, words)
-    return text
 
 
 _PARTS = (
@@ -329,6 +304,17 @@ def shown_default(parameter: Parameter) -> str:
 
 # ---- from what is written to arguments
 
+NAMES = {
+    "linearisation": ("linearisation", "ostools.measure.jacobian.routes:LINEARISATIONS"),
+    "linearisations": ("linearisation", "ostools.measure.jacobian.routes:LINEARISATIONS"),
+    "kinds": ("kind of untrained model", "ostools.models.untrained:KINDS"),
+    "untrained": ("kind of untrained model", "ostools.models.untrained:KINDS"),
+    "ways": ("way", "ostools.measure.faithfulness.deletion:WAYS"),
+    "measures": ("measure", "ostools.experiments.ablation.questions:MEASURES"),
+}
+"""Parameters whose names are known without a model: how they are called, and where they stand. They are read from the
+source where it spells them out: importing torch and TransformerLens takes seconds, and a refusal none."""
+
 
 def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of the command's function that were given, or that have a default of the command.
@@ -352,4 +338,7 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
             repeatable = getattr(field.declared, "multiple", False)
             value = tuple(usual.split(" ")) if repeatable else field.declared.type.convert(usual, field.declared, None)
         arguments[field.name] = field.read(field.option, value)
+        if field.name in NAMES:
+            kind, target = NAMES[field.name]
+            checked_names(kind, arguments[field.name], names_in(target))
     return arguments

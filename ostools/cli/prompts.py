@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ostools.ground.errors import InputError
-from ostools.ground.files import TEXT_LIMIT, read_bytes, read_text
+from ostools.ground.files import TEXT_LIMIT, read_bytes
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -123,29 +123,13 @@ def rewritten(prompts: Prompts, mitigation: str | None) -> tuple[Value, ...]:
 
 
 def parse_ids(text: str) -> tuple[int, ...]:
-    """Whole numbers with commas or blanks between them, in brackets or without; or a file that holds such numbers."""
-    numbers = _numbers(text)
-    if numbers is None:
-        try:
-            numbers = _numbers(read_text(Path(text), encoding="utf-8-sig"))
-        except (OSError, ValueError) as error:
-            reason = str(error) if isinstance(error, InputError) else getattr(error, "strerror", None)
-            raise InputError(
-                f"--ids {text[:60]!r}: expected token ids such as 2,40,50, or a file that holds them, found neither: "
-                f"{reason or 'not text in UTF-8'}"
-            ) from None
-    if numbers is None:
-        raise InputError(
-            f"--ids {text[:60]!r}: expected a file of token ids such as 2,40,50, found something else in it"
-        )
-    return numbers
-
-
-def _numbers(text: str) -> tuple[int, ...] | None:
-    """The numbers that a text consists of; None where it holds none, or anything else."""
+    """Whole numbers with commas or blanks between them, in brackets or without."""
     words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
-    is_list = bool(words) and all(word.isascii() and word.isdigit() and len(word) < 10 for word in words)
-    return tuple(map(int, words)) if is_list else None
+    if not words or not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+        raise InputError(
+            f"--ids {text[:60]!r}: expected token ids such as 2,40,50; many stand in a .jsonl file of --prompts"
+        )
+    return tuple(map(int, words))
 
 
 def prompts_of(file: Path) -> list[Value]:

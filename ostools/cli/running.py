@@ -22,7 +22,7 @@ from ostools.ground.progress import Progress
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
-    from ostools.cli.memory import Memory
+    from ostools.cli.limits import Memory
     from ostools.measure.unloaded import Forecast
 
 EMBEDDED = "embedded"
@@ -39,55 +39,36 @@ def run(command: Command, values: Mapping[str, Any]) -> None:
     if command.loads_model:
         imported(command.function)(**arguments)
         return
-    _check(command, arguments)
     _measure(command, arguments, values)
 
 
-def _check(command: Command, arguments: Mapping[str, Any]) -> None:
-    """Refuse names that there are not, before a model is loaded."""
-    from ostools.cli import checks
-
-    checks.check_names(arguments)
-    if not command.pairs:
-        checks.check_task(arguments)
-    if command.check is not None:
-        getattr(checks, command.check)(arguments)
-
-
 def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, Any]) -> None:
-    function, fixed = imported(command.function), dict(command.fixed)
+    function, names = imported(command.function), signature_of(command.function).names
     result = None
     if command.hosted is not None:
         hosted_result = imported("ostools.cli.verbs.hosted:hosted_result")  # verbs import this module
         result = hosted_result(command, function, arguments, values)
+    supplied: dict[str, Any] = {"say": terminal.note, "max_memory": GLOBALS.max_memory}
+    supplied = {name: value for name, value in supplied.items() if name in names}
+    counts_steps = "progress" in names
     if result is None and not has_model(command):
         with terminal.progress(command.name) as progress:
-            result = function(**_complete(command, {**arguments, **fixed}, progress))
+            supplied |= {"progress": progress} if counts_steps else {}
+            result = function(**supplied, **arguments, **command.fixed)
     elif result is None:
-        from ostools.cli.memory import memory_of
+        from ostools.cli.limits import memory_of
 
         name, memory = values.get("model") or EMBEDDED, memory_of(command, arguments)
-        counts_steps = "progress" in signature_of(command.function).names
         with at_work(command.name, name, memory, counts_steps=counts_steps) as (model, progress):
+            supplied |= {"progress": progress} if counts_steps else {}
             encoded = {key: on_model(model, value) for key, value in arguments.items()}
-            result = function(model, **_complete(command, {**encoded, **fixed}, progress))
+            result = function(model, **supplied, **encoded, **command.fixed)
     give(result)
 
 
 def on_model(model: TransformerBridge, value: Any) -> Any:
     """An argument as a measurement takes it: a prompt in tokens, anything else as it is."""
     return value.of(model) if isinstance(value, Prompts) else value
-
-
-def _complete(command: Command, arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Arguments with those that the command line gives itself."""
-    supplied: dict[str, Any] = {
-        "progress": progress,
-        "say": terminal.note,
-        "max_memory": GLOBALS.max_memory,
-    }
-    names = signature_of(command.function).names
-    return {name: value for name, value in supplied.items() if name in names} | arguments
 
 
 def _check_output(out: Path | None) -> None:
@@ -117,12 +98,14 @@ def at_work(
     with `--dry-run` the command ends there. Raises `InsufficientMemoryError` where memory runs out,
     and `InputError` for work that would exceed `--max-time`.
     """
-    from ostools.cli.limits import Clock, forecast_of, require_counted
+    from ostools.cli.limits import Clock, forecast_of
 
     device = device or GLOBALS.device or "auto"
     dtype = dtype or GLOBALS.load_dtype or "float32"
-    if not counts_steps:
-        require_counted(doing)
+    if not counts_steps and GLOBALS.max_time is not None:
+        raise InputError(
+            f"--max-time: expected work whose steps are counted, found {doing}, which is a few passes: leave it out"
+        )
     forecast = None if memory is None else forecast_of(model, device, dtype, memory)
     if GLOBALS.dry_run:
         _end_with(forecast)

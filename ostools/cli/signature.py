@@ -77,7 +77,8 @@ def with_options_of(target: str, *without: str) -> Callable[[Function], Function
 def signature_of(target: str) -> Signature:
     """Signature of the function `target`, written "package.module:function"."""
     module, _, name = target.partition(":")
-    function = _function(module, name)
+    functions = [part for part in _tree(module).body if isinstance(part, ast.FunctionDef) and part.name == name]
+    function = functions[-1]  # those before it are overloads
     summary, description, lines = _parts(ast.get_docstring(function) or "")
     parameters = [*_parameters(function.args, module, lines)]
     for decorator in function.decorator_list:
@@ -89,20 +90,10 @@ def signature_of(target: str) -> Signature:
     return Signature(summary, description, tuple(parameters))
 
 
-def _function(module: str, name: str) -> ast.FunctionDef:
-    """The last definition of that name: those before it are overloads."""
-    functions = [part for part in _tree(module).body if isinstance(part, ast.FunctionDef)]
-    return [function for function in functions if function.name == name][-1]
-
-
 @cache
 def _tree(module: str) -> ast.Module:
-    return ast.parse(_file(module).read_text(encoding="utf-8"))
-
-
-def _file(module: str) -> Path:
     path = _ROOT.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8"))
 
 
 def _parameters(arguments: ast.arguments, module: str, lines: dict[str, str]) -> Iterator[Parameter]:
@@ -160,7 +151,6 @@ def _constant(module: str, name: str) -> Any:
 
 
 def _imported(module: str, name: str) -> tuple[str, str] | None:
-    """Module and name from which a module imports `name`."""
     for part in _tree(module).body:
         if isinstance(part, ast.ImportFrom) and part.module and not part.level:
             for alias in part.names:

@@ -76,7 +76,6 @@ class Retrieval(
         "--model google/gemma-7b --records uuid --length 75 --method sketch",
     ),
     lines_of=("measure.jacobian.sensitivity:sensitivity",),
-    check="retrieval",
     memory="experiments.retrieval:retrieval_memory",
 )
 def retrieval(

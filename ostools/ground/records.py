@@ -32,10 +32,8 @@ class Record:
     renamed: options that have another name than their parameter.
     python_only: parameters that are no options, each with the reason.
     lines_of: functions, "module:function" in ostools, whose docstrings have the lines of parameters handed on to them.
-    check: a function of `ostools.cli.checks` that refuses arguments before a model is loaded.
     hosted: a function of `ostools.cli.verbs.hosted` that makes the questions for a model that runs elsewhere.
     of_questions: the parameters that such a model leaves to choose.
-    pairs: its tasks are pairs of prompts, which its check knows.
     memory: the function of ostools that says how many bytes it holds beside a model (`measure.unloaded`).
     parameters: the names of the function's parameters, which are read with the rest.
     sweep: what a sweep does with it, an `ostools.measure.swept.Swept` written "module:NAME"; "" where no sweep can ask it.
@@ -47,10 +45,8 @@ class Record:
     renamed: Mapping[str, str] = field(default_factory=dict)
     python_only: Mapping[str, str] = field(default_factory=dict)
     lines_of: tuple[str, ...] = ()
-    check: str | None = None
     hosted: str | None = None
     of_questions: tuple[str, ...] = ()
-    pairs: bool = False
     memory: str = ""
     parameters: tuple[str, ...] = ()
     sweep: str = ""

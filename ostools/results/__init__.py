@@ -52,12 +52,8 @@ largest number in its column, by the arithmetic that computed it. In 16 bits eve
 
 
 @cache
-def _version(distribution: str) -> str:
-    return importlib.metadata.version(distribution)
-
-
 def _versions() -> dict[str, str]:
-    return {name: _version(name) for name in _VERSIONED}
+    return {name: importlib.metadata.version(name) for name in _VERSIONED}
 
 
 def _arithmetic() -> dict[str, Any]:
@@ -340,12 +336,12 @@ def _write_table(
 def table_as_json(frame: pd.DataFrame, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """`provenance` and `rows` as plain values, to the last bit; what is missing or not finite is None."""
     # Not by DataFrame.to_json, which rounds to decimals and not to digits: 1.2e-14 would be 1e-14.
-    rows = [{name: _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
+    rows = frame.to_dict("records")
+    for row in rows:
+        for name, value in row.items():
+            if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+                row[name] = None
     return {"provenance": provenance, "rows": rows}
-
-
-def _plain(value: Any) -> Any:
-    return None if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)) else value
 
 
 def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + PICTURES, *, option: str = "path") -> Path:
@@ -380,16 +376,11 @@ def write_atomically(target: Path, write: Callable[[Path], object]) -> Path:
             write(part)
             with part.open("rb") as file:
                 os.fsync(file.fileno())
-            part.chmod(0o666 & ~_umask())
+            os.umask(umask := os.umask(0))
+            part.chmod(0o666 & ~umask)
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"cannot write {target}: {error.strerror or error}") from error
     return target
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -58,7 +58,6 @@ class TableHead:
         return [name for name in self.columns.split() if name in table.columns]
 
     def _grouped(self, table: Any) -> Any:
-        """One row a group: how many rows it has, and the means; of true and false the share."""
         means, groups = self._present(table), self.groups.split()
         numbers = table.assign(**{name: table[name].astype("Float64") for name in means})
         grouped = numbers.groupby(groups, sort=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ UNREADABLE = (
     pa.ArrowException,
 )
 """What reading a file raises that is not what we wrote: pyarrow's own errors are of many kinds."""
+PLACE = "__cell__"
+"""The column that says, while tables are put together, which cell a row is of."""
+MADE_BY = ("checkpoint", "code")
+"""The columns that say what a row was measured with: hashes of the model's files and of the code; "" where a file has none."""
 LARGEST = 2**30
 """The most bytes that a table may have once it is unpacked. A small file of Parquet can hold more than a memory does."""
 _WORDS = (pa.types.is_string, pa.types.is_large_string)
@@ -38,7 +43,7 @@ _FINITE = ("log_probability", "temperature", "seconds")
 
 
 class BadRowsError(ValueError):
-    """Rows that cannot be those of a measurement. The message says what is wrong, and with which of them."""
+    """A file, or rows, that cannot be those of a measurement. The message says what is wrong, and with which of them."""
 
 
 def file_of(keyed_cell: KeyedCell, table: Frame, provenance: Provenance, *, code: str, checkpoint: str) -> bytes:
@@ -60,16 +65,9 @@ def file_of(keyed_cell: KeyedCell, table: Frame, provenance: Provenance, *, code
     return content
 
 
-class BytesChangedError(ValueError):
-    """A file's bytes are not those whose hash is in its name."""
-
-
 def why_broken(error: Exception) -> str:
     """What is wrong with a file, by what `CellFile.of` raised."""
-    if isinstance(error, BadRowsError):
-        return str(error)
-    is_changed = isinstance(error, BytesChangedError)
-    return "its bytes are not those that were written" if is_changed else "it is not a cell of a sweep"
+    return str(error) if isinstance(error, BadRowsError) else "it is not a cell of a sweep"
 
 
 @dataclass(frozen=True)
@@ -79,15 +77,34 @@ class CellFile:
     path: Path
     lengths: frozenset[int]
     table: Any
-    attributes: dict[str, Any]
+    source: Mapping[str, Any]
 
     @classmethod
     def of(cls, path: Path, content: bytes) -> CellFile:
         """Raises what is in `UNREADABLE` for bytes that `file_of` did not make, or that were changed since."""
         if file_hash(content) != path.name.split(".")[2]:
-            raise BytesChangedError
+            raise BadRowsError("its bytes are not those that were written")
         table, attributes = rows_of(content)
-        return cls(path, frozenset(map(int, attributes["lengths"])), table, attributes)
+        lengths = frozenset(map(int, attributes["lengths"]))
+        return cls(path, lengths, table, _checked_source(attributes["provenance"]))
+
+
+def _checked_source(stored_source: Any) -> dict[str, Any]:
+    """What a file says its numbers come from, as `Provenance` has it. Raises TypeError or KeyError for anything else."""
+    kinds = {
+        "model": dict,
+        "versions": dict,
+        "parameters": dict,
+        "edits": list,
+        "time": str,
+        **dict.fromkeys(MADE_BY, str),
+    }
+    source = {**dict.fromkeys(MADE_BY, ""), **stored_source}
+    for name, kind in kinds.items():
+        if not isinstance(source[name], kind):
+            raise TypeError(f"{name}: expected a {kind.__name__}, found a {type(source[name]).__name__}")
+    json.dumps(source, ensure_ascii=False, allow_nan=False).encode()  # half of a character, or NaN, can be in no report
+    return source
 
 
 def file_hash(content: bytes) -> str:
@@ -98,21 +115,28 @@ def rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
     """The rows of a cell's file, and what was kept beside them.
 
     Raises `BadRowsError` for a table of more than `LARGEST` bytes and for an infinite number where none can be, and what is in
-    `UNREADABLE` for bytes that are no such table: with text that is no UTF-8, a column twice, of no plain type, or as an index.
+    `UNREADABLE` for bytes that are no such table: with text that is no UTF-8, a column twice, of no plain type, of our own, or
+    as an index.
     """
     file = parquet.ParquetFile(pa.BufferReader(content))
     schema = file.schema_arrow
     plain = all(any(is_one(field.type) for is_one in _PLAIN) for field in schema)
-    if not plain or len(set(schema.names)) < len(schema):
-        raise ValueError("a column twice, or of no plain type")
+    if not plain or len({PLACE, *MADE_BY, *schema.names}) < 3 + len(schema):
+        raise ValueError("a column twice, of no plain type, or that is ours to add")
     _require_bounded(content, file)
     table = file.read(use_threads=False)
     table.validate(full=True)
     table.schema.field("length")
-    _require_finite(table)
+    for name in set(_FINITE) & set(table.column_names):
+        for row, value in enumerate(table.column(name).to_pylist()):
+            if isinstance(value, float) and math.isinf(value):
+                raise BadRowsError(f"row {row}: expected {name} to be a finite number or missing, found {value}")
     if json.loads(table.schema.metadata[b"pandas"])["index_columns"]:
         raise ValueError("a column that pandas would read as the index")
-    return table, json.loads(table.schema.metadata[b"PANDAS_ATTRS"])["ostools"]
+    metadata = table.schema.metadata
+    return table.replace_schema_metadata({b"pandas": metadata[b"pandas"]}), json.loads(metadata[b"PANDAS_ATTRS"])[
+        "ostools"
+    ]
 
 
 def _require_bounded(content: bytes, file: Any) -> None:
@@ -134,10 +158,3 @@ def _unpacked(column: Any) -> int:
     arrow: Any = compute  # its functions are made when it is imported
     lengths = (arrow.binary_length(part.dictionary).take(part.indices) for part in column.chunks)
     return sum(arrow.sum(lengths_of_part.cast(pa.int64())).as_py() or 0 for lengths_of_part in lengths)
-
-
-def _require_finite(table: Any) -> None:
-    for name in set(_FINITE) & set(table.column_names):
-        for row, value in enumerate(table.column(name).to_pylist()):
-            if isinstance(value, float) and math.isinf(value):
-                raise BadRowsError(f"row {row}: expected {name} to be a finite number or missing, found {value}")

@@ -143,7 +143,6 @@ def sources(definitions: Sequence[Any]) -> dict[str, Any]:
 
 
 def _files(definition: object) -> dict[str, str]:
-    """The hashes of the files that a task's or mitigation's fields name, such as a task's own records."""
     names = (
         [field.name for field in fields(definition)]
         if is_dataclass(definition)

@@ -6,6 +6,7 @@ made of. `ThisProcess` measures one cell after the other; `ray_cluster` has the 
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from abc import ABC, abstractmethod
@@ -25,14 +26,15 @@ from ostools.ground.out_of_memory import (
     is_out_of_memory,
 )
 from ostools.measure.swept import Cell, Rows
-from ostools.measure.unloaded import Forecast
+from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
 from ostools.models import load_model
-from ostools.models.files.sources import locate
+from ostools.models.files.sources import Source, locate
 from ostools.models.load import resolve_device
 from ostools.models.shape import enough_threads
 from ostools.runs.cells import KeyedCell, base_key, checkpoint_hash, code_version, to_load
-from ostools.runs.forecast import forecast
-from ostools.runs.measurements import measure
+from ostools.runs.measurements import MEASUREMENTS, measure
+from ostools.runs.sweep_file import form_of
+from ostools.theory.distances import dtype_named
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,32 @@ class Terms:
     checkpoints: Mapping[str, str]
     code: str
     device_map: str | None = None
+
+
+def forecast(cell: Cell, source: Source, device: str, device_map: str | None = None) -> Forecast:
+    """What measuring `cell` on the model at `source` will hold, the loaded model included.
+
+    Of a cell that cannot be measured (a model that is not whole, a length that a task cannot have) it forecasts nothing: the
+    error comes when the cell is measured.
+    """
+    kind = device.partition(":")[0]
+    try:
+        model = Unloaded(source, dtype_named(to_load(cell)[1]), kind, device_map)
+        return model.forecast(_work(cell, model))
+    except INTERRUPTS:
+        raise
+    except BaseException:  # of a plugin or a broken checkpoint: it is for the cell to fail
+        return Forecast(LIBRARIES if kind == "cpu" else 0)
+
+
+def _work(cell: Cell, model: Unloaded) -> int:
+    measurement, form = MEASUREMENTS[cell.measurement], form_of(cell.task, cell.measurement)
+    names = inspect.signature(measurement.memory).parameters
+    values: dict[str, Any] = {"task": form, "lengths": cell.lengths, "dtypes": [cell.dtype], "seeds": cell.seeds}
+    values |= {"mitigation": cell.mitigated, **cell.arguments, **measurement.swept.fixed}
+    if "pos" in names:
+        values["pos"] = model.longest(form, cell.lengths, mitigation=cell.mitigated, seed=cell.seed).tokens
+    return measurement.memory(model, **{name: value for name, value in values.items() if name in names})
 
 
 CellOutcome: TypeAlias = tuple[KeyedCell, Rows | str]

@@ -8,26 +8,34 @@ Workers are actors that keep a model between cells. A cell whose worker is lost 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-import time
+import signal
+import socket
+import tempfile
+import threading
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias
 
 import torch
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, in_words, short_repr
 from ostools.models.load import resolve_device
-from ostools.runs.cells import KeyedCell, code_version, to_load
+from ostools.runs.cells import KeyedCell, to_load
 from ostools.runs.executor import Bench, CellOutcome, Executor, Job, Rows, Terms
-from ostools.runs.ray_connection import AUTO, alive, checked_address, connected
 
+AUTO = "auto"
 RETRIES = 2
 """How often a cell whose worker was lost is tried again. Then it is recorded as failed: it may be what ends its workers."""
 _PATIENCE = 60.0  # seconds to wait for a node with room for a worker where none is left
+_SECONDS = 5.0  # how long a cluster has to answer; Ray itself would wait for ever
+_OBJECTS = 128 << 20  # bytes of shared memory of a cluster of our own: results are tables of kilobytes
+
+Amounts: TypeAlias = Mapping[str, float | int]
+"""CPU, GPU and bytes of memory that a node has, or that a worker asks for."""
 
 
 class RayCluster(Executor):
@@ -42,24 +50,24 @@ class RayCluster(Executor):
             cuda (with `device_map: auto`, for all GPUs of a node), and otherwise for the memory that the largest cell is
             forecast to take.
 
-    Every node needs the same versions, plugins and checkpoints, and this is checked: other code ends the run, and another
-    checkpoint or plugin fails the cell. A cell whose worker or node is lost is tried again, twice at most. A cell that raises
-    has failed. Raises `InputError` if Ray is not installed, if no cluster answers, and if none of its nodes has room for a
-    worker.
+    Every node needs the same versions, plugins and checkpoints: a cell fails on a node that has others. A cell whose worker or
+    node is lost is tried again, twice at most. A cell that raises has failed. Raises `InputError` if Ray is not installed, if
+    no cluster answers, and if none of its nodes has room for a worker.
     """
 
     def __init__(self, address: str | None = None, *, workers: int | None = None, cpus: int = 1) -> None:
         for name, value in (("workers", workers), ("cpus", cpus)):
             if value is not None and value < 1:
                 raise InputError(f"{name}: expected 1 or more, found {value}")
+        if not isinstance(address, str | None):
+            raise InputError(f"Ray address: expected auto, or HOST:PORT, found {short_repr(address)}")
         try:
             import ray
             import ray.exceptions
         except ImportError:
             raise InputError("expected Ray, found none: pip install 'oversquashing-tools[ray]'") from None
         self.ray: Any = ray
-        self.address = None if address is None else checked_address(address)
-        self.workers, self.cpus = workers, cpus
+        self.address, self.workers, self.cpus = address, workers, cpus
 
     def device(self, device: str) -> str:
         """cuda where the cluster, which need not be where this process runs, has GPUs; else cpu."""
@@ -69,115 +77,96 @@ class RayCluster(Executor):
             )
         if self.address is None and not self.ray.is_initialized():
             return str(resolve_device(device))
-        with connected(self.ray, self.address):
-            gpus = sum(node.get("GPU", 0) for node in alive(self.ray))
-        if device == "cuda" and gpus < 1:
+        with _connected(self.ray, self.address):
+            has_gpu = any(node.get("GPU", 0) >= 1 for node in self._nodes())
+        if device == "cuda" and not has_gpu:
             raise InputError("device 'cuda': expected a Ray cluster with GPUs, found none; use device 'auto' or 'cpu'")
-        return device if device != AUTO else "cuda" if gpus >= 1 else "cpu"
+        return device if device != AUTO else "cuda" if has_gpu else "cpu"
 
     def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
         if not jobs:
             return
-        with connected(self.ray, self.address):
-            gpus = self._gpus(terms)
-            largest = self._largest_memory(Needs(self.cpus, gpus, 0))
+        with _connected(self.ray, self.address):
+            needs = {"CPU": self.cpus, "GPU": self._gpus(terms)}
+            nodes = [node for node in self._nodes() if _room([node], needs)]
+            if not nodes:
+                present = "; ".join(
+                    f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in self._nodes()
+                )
+                raise InputError(
+                    f"expected a node with {self.cpus} CPUs and {needs['GPU']} GPUs for a worker, found nodes with {present}"
+                )
+            largest = float("inf") if needs["GPU"] else max(node.get("memory", 0) for node in nodes)
             for job in jobs:
-                if not gpus and job.forecast.memory > largest:
-                    yield job.keyed_cell, _too_large(job, largest)
-            fitting = [job for job in jobs if gpus or job.forecast.memory <= largest]
-            memory = 0 if gpus else max((job.forecast.memory for job in fitting), default=0)
-            yield from self._measure(fitting, terms, Needs(self.cpus, gpus, memory))
+                if job.forecast.memory > largest:
+                    yield (
+                        job.keyed_cell,
+                        (
+                            f"forecast to take {job.forecast.memory / 2**30:.2f} GiB of memory, and no node of the cluster has "
+                            f"more than {largest / 2**30:.2f} GiB for workers"
+                        ),
+                    )
+            fitting = [job for job in jobs if job.forecast.memory <= largest]
+            if not needs["GPU"]:  # the memory of a GPU is its own, of which Ray keeps no account
+                needs["memory"] = max((job.forecast.memory for job in fitting), default=0)
+            yield from self._measure(fitting, terms, needs)
+
+    def _nodes(self) -> list[Amounts]:
+        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
     def _gpus(self, terms: Terms) -> int:
         """GPUs of a worker: one; all that a node has, where a model's weights may lie on several."""
         if terms.device != "cuda":
             return 0
-        return 1 if terms.device_map != "auto" else max(int(node.get("GPU", 0)) for node in alive(self.ray))
+        return 1 if terms.device_map != "auto" else max(int(node.get("GPU", 0)) for node in self._nodes())
 
-    def _largest_memory(self, needs: Needs) -> float:
-        """The most memory of a node that has the CPUs and GPUs of a worker. Raises `InputError` where there is none."""
-        everywhere = alive(self.ray)
-        nodes = [node for node in everywhere if needs.room([node])]
-        if not nodes:
-            node_words = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in everywhere)
-            raise InputError(f"expected a node with {needs} for a worker, found nodes with {node_words}")
-        if self.address is None and self.workers is not None and self.workers > (most := needs.room(nodes)):
-            raise InputError(
-                f"{self.workers} workers of {needs}: expected at most {most} on this machine; give fewer, or the address "
-                "of a cluster"
-            )
-        return max(node.get("memory", 0) for node in nodes)
-
-    def _measure(self, jobs: Sequence[Job], terms: Terms, needs: Needs) -> Iterator[CellOutcome]:
+    def _measure(self, jobs: Sequence[Job], terms: Terms, needs: Amounts) -> Iterator[CellOutcome]:
         """Every job once. Those of one model follow each other: a worker mostly keeps the model that it has."""
         queue = deque(sorted(jobs, key=lambda job: (to_load(job.keyed_cell.cell), -job.forecast.memory)))
         working: dict[Any, tuple[Any, Job]] = {}  # workers and their cells, by the references of the results
         tries: Counter[KeyedCell] = Counter()
-        has_room = time.monotonic()
+        resources = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"], "memory": needs.get("memory", 0)}
+        kind = self.ray.remote(Worker).options(**resources, max_restarts=0, scheduling_strategy="SPREAD")
 
-        def start(worker: Any) -> None:
-            job = queue.popleft()
-            working[worker.measure.remote(job)] = worker, job
+        def work_on(worker: Any = None) -> None:
+            """The next cell of a worker, None: of a new one; the worker's end, and room for others, where no cell is left."""
+            if queue:
+                job, worker = queue.popleft(), worker or kind.remote(terms, os.getcwd(), self.cpus)
+                working[worker.measure.remote(job)] = worker, job
+            elif worker is not None:
+                self._dismiss(worker)
 
         try:
-            while queue or working:
-                room = needs.room(alive(self.ray))
-                for _ in range(min(room, self.workers or room) - len(working)):
-                    if queue:
-                        start(self._worker(terms, needs))
-                if room:
-                    has_room = time.monotonic()
-                elif time.monotonic() - has_room > _PATIENCE:
+            room = _room(self._nodes(), needs)
+            for _ in range(min(room, self.workers or room)):
+                work_on()
+            while working:
+                done, _ = self.ray.wait(list(working), timeout=_PATIENCE)
+                if not done and not _room(self._nodes(), needs):
                     raise InputError(
                         f"expected a node with room for a worker, found none for {_PATIENCE:g} seconds: "
                         f"{len(queue) + len(working)} cells are left; the same command goes on with them"
                     )
-                if not working:
-                    time.sleep(1.0)
-                    continue
-                for ref in self.ray.wait(list(working), timeout=1.0)[0]:
-                    worker, job = working.pop(ref)
-                    rows, lost = self._rows(ref)
-                    if lost:
+                for reference in done:
+                    worker, job = working.pop(reference)
+                    try:
+                        rows = self.ray.get(reference)
+                    except self.ray.exceptions.RayError as error:
                         self._dismiss(worker)
                         tries[job.keyed_cell] += 1
+                        rows, worker = f"its worker was lost {tries[job.keyed_cell]} times: {_cause(error)}", None
                         if tries[job.keyed_cell] <= RETRIES:
                             queue.appendleft(job)
-                            continue
-                        rows = f"its worker was lost {tries[job.keyed_cell]} times: {rows}"
-                    elif queue:  # its next cell is under way before this one is stored
-                        start(worker)
-                    else:
-                        self._dismiss(worker)
-                    yield job.keyed_cell, rows
+                    work_on(worker)  # its next cell is under way before this one is stored
+                    if worker is not None or tries[job.keyed_cell] > RETRIES:
+                        yield job.keyed_cell, rows
         finally:
             for worker, _ in working.values():
                 self._dismiss(worker)
 
-    def _rows(self, ref: Any) -> tuple[Any, bool]:
-        """What came of a cell; or why its worker was lost, and that it was. Raises `InputError` for a node with other code."""
-        try:
-            return self.ray.get(ref), False
-        except self.ray.exceptions.RayTaskError as error:  # what a cell raises comes back as its rows
-            raise InputError(_cause(error)) from error
-        except self.ray.exceptions.RayError as error:
-            return _cause(error), True
-
-    def _worker(self, terms: Terms, needs: Needs) -> Any:
-        options = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "memory": needs.memory}
-        kind = self.ray.remote(Worker).options(**options, max_restarts=0, scheduling_strategy="SPREAD")
-        return kind.remote(terms, os.getcwd(), needs.cpus)
-
     def _dismiss(self, worker: Any) -> None:
         with suppress(Exception):  # it is gone already, or the cluster is
-            self.ray.kill(worker, no_restart=True)
-
-
-def _too_large(job: Job, largest: float) -> str:
-    return (
-        f"forecast to take {job.forecast.memory / 2**30:.2f} GiB of memory, and no node of the cluster has more than "
-        f"{largest / 2**30:.2f} GiB for workers"
-    )
+            self.ray.kill(worker)
 
 
 class Worker:
@@ -190,37 +179,109 @@ class Worker:
         self._bench = Bench(terms)
 
     def measure(self, job: Job) -> Rows | str:
-        """The rows of a cell, or what went wrong. Raises `InputError` where this node has other code: the run ends."""
-        if code_version() != self._bench.terms.code:
-            raise InputError(
-                "expected the code and versions that the sweep was planned with on every node, found others on "
-                f"{os.uname().nodename}: install the same there"
-            )
+        """The rows of a cell, or what went wrong."""
         return self._bench.measure_planned(job.keyed_cell)
 
 
-@dataclass(frozen=True)
-class Needs:
-    """What a worker asks of a node. The memory forecast for a GPU is the GPU's own, of which Ray keeps no account."""
-
-    cpus: int
-    gpus: int
-    memory: int
-
-    def __str__(self) -> str:
-        gpus = f" and {self.gpus} GPU{'s' * (self.gpus > 1)}" if self.gpus else ""
-        return f"{self.cpus} CPU{'s' * (self.cpus > 1)}{gpus}"
-
-    def room(self, nodes: Sequence[dict[str, float | int]]) -> int:
-        """How many workers the nodes have room for, whoever else is there."""
-        amounts = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
-        return sum(
-            min(int(node.get(name, 0) // amount) for name, amount in amounts.items() if amount) for node in nodes
-        )
+def _room(nodes: Sequence[Amounts], needs: Amounts) -> int:
+    """How many workers the nodes have room for, whoever else is there."""
+    return sum(min(int(node.get(name, 0) // amount) for name, amount in needs.items() if amount) for node in nodes)
 
 
 def _cause(error: Exception) -> str:
     """Why a worker was lost, from Ray's pages about it."""
     text = " ".join(str(error).split())
-    cause = re.search(r"[Tt]he actor is dead because .*?(?=\. |$)", text) or re.search(r"\S*Error: .*", text)
+    cause = re.search(r"[Tt]he actor is dead because .*?(?=\. |$)", text)
     return f"{type(error).__name__}: {cause.group() if cause else text}"[:500]
+
+
+@contextmanager
+def _connected(ray: Any, address: str | None) -> Iterator[None]:
+    """Connected to the cluster, and disconnected again; a connection that was there stays.
+
+    `address` None: the connection that there is, or a cluster on this machine, which ends with the block.
+    """
+    if ray.is_initialized():
+        if address is not None:
+            raise InputError(
+                f"Ray address {address!r}: this process is connected to a Ray cluster already: give no address "
+                "to use that one, or call ray.shutdown() first"
+            )
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="ostools-ray-", ignore_cleanup_errors=True) as scratch, _quiet(ray):
+        try:
+            _connect(ray, address, scratch)
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None, scratch: str) -> None:
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    if address is None:
+        options |= {"address": "local", "include_dashboard": False, "object_store_memory": _OBJECTS}
+        options |= {"_temp_dir": scratch}
+    else:
+        options |= {"address": _answering(address)}
+    umask = os.umask(0o077)  # of the token that Ray writes: whoever reads it runs code as this user
+    is_main = threading.current_thread() is threading.main_thread()
+    at_sigterm = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(**options)
+    except Exception as error:  # whatever Ray raises: another version, no shared memory, paths too long for sockets
+        where = "on this machine" if address in (None, AUTO) else f"at {address!r}"
+        start = "; `ray start --head` starts one, HOST:PORT names another" if address == AUTO else ""
+        raise InputError(
+            f"expected a Ray cluster {where}, found none that can be used: {in_words(error)[:300]}{start}"
+        ) from error
+    finally:
+        os.umask(umask)
+        if is_main:  # Ray takes the signal, to exit with 15; who runs the sweep keeps it
+            signal.signal(signal.SIGTERM, at_sigterm)
+
+
+def _answering(address: str) -> str:
+    """The address, once something there speaks HTTP/2, as Ray does. Raises `InputError` within seconds."""
+    address = os.environ.get("RAY_ADDRESS") or AUTO if address == AUTO else address
+    if address == AUTO:
+        return address  # Ray looks for the processes of a cluster on this machine, and says so where it finds none
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS") in (None, "", "0"):
+                empty_settings = bytes(3) + b"\x04" + bytes(5)
+                connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + empty_settings)
+                connection.settimeout(_SECONDS)
+                if connection.recv(9)[3:4] != b"\x04":
+                    raise InputError(f"Ray address {address!r}: expected a Ray cluster there, found something else")
+    except (OSError, ValueError, OverflowError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"Ray address {address!r}: expected auto, or HOST:PORT of a Ray cluster such as 10.0.0.1:6379, found none there "
+            f"({in_words(error)[:300]}): start one with `ray start --head`"
+        ) from error
+    return address
+
+
+@contextmanager
+def _quiet(ray: Any) -> Iterator[None]:
+    """Ray prints nothing, not even of a lost worker, and sends no usage statistics; and what it sets in the environment is
+    gone behind it: for a cluster of our own it turns authentication on, and a process that asks for a token can use no cluster
+    that has none."""
+    before, internal = dict(os.environ), ray._private.worker
+    internal._worker_logs_enabled, logs_enabled = False, internal._worker_logs_enabled
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")
+    try:
+        yield
+    finally:
+        internal._worker_logs_enabled = logs_enabled
+        for name in [name for name in os.environ if name.startswith("RAY_") or name == "PYTHONBREAKPOINT"]:
+            del os.environ[name]
+        ours = {name: value for name, value in before.items() if name not in os.environ}
+        os.environ.update({"RAY_AUTH_MODE": "disabled"} | ours)
+        ray._raylet.Config.initialize("")  # it would keep what is not set
+        ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+        if "RAY_AUTH_MODE" not in before:
+            del os.environ["RAY_AUTH_MODE"]

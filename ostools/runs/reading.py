@@ -22,14 +22,10 @@ from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.files import TABLE_LIMIT, checked_path, read_bytes
 from ostools.results import Frame
-from ostools.runs.cell_file import UNREADABLE, CellFile, why_broken
+from ostools.runs.cell_file import MADE_BY, PLACE, UNREADABLE, CellFile, why_broken
 from ostools.runs.cells import KeyedCell
 from ostools.runs.store import MANIFEST, Failure, Store
 
-_PLACE = "__cell__"
-"""The column that says, while tables are put together, which cell a row is of."""
-MADE_BY = ("checkpoint", "code")
-"""The columns that say what a row was measured with: hashes of the model's files and of the code; "" where a file has none."""
 _CELL = ("model", "task", "dtype", "mitigation", "seed", "measurement", "options")
 STATES = ("measured", "failed", "missing")
 """States of a cell: all of it is measured; what is not measured has failed; something is still to be measured."""
@@ -74,7 +70,7 @@ class Reading:
     def rows(self, measurement: str) -> Frame:
         """The rows of one measurement, with its own columns only; empty where there are none."""
         table = self.tables.get(measurement)
-        return pd.DataFrame() if table is None else table.drop(columns=_PLACE)
+        return pd.DataFrame() if table is None else table.drop(columns=PLACE)
 
     @property
     def frame(self) -> Frame:
@@ -82,8 +78,8 @@ class Reading:
         if not self.tables:
             return pd.DataFrame(columns=[*_CELL, *MADE_BY])
         joined: Any = pd.concat(self.tables.values(), ignore_index=True)
-        joined = joined.sort_values(by=_PLACE, kind="stable", ignore_index=True)
-        return joined.drop(columns=_PLACE)
+        joined = joined.sort_values(by=PLACE, kind="stable", ignore_index=True)
+        return joined.drop(columns=PLACE)
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -163,23 +159,10 @@ def require_sweep(directory: str | Path) -> Path:
     return target
 
 
-@dataclass(frozen=True)
-class _Loaded(CellFile):
-    """A file of a cell, and what its numbers come from."""
-
-    source: Mapping[str, Any]
-
-
-def _load(path: Path) -> _Loaded | str:
+def _load(path: Path) -> CellFile | str:
     """A file of a cell, read once; or, where it is not as it was written, that in words."""
     try:
-        cell_file = CellFile.of(path, read_bytes(path, TABLE_LIMIT))
-        table = cell_file.table.replace_schema_metadata({b"pandas": cell_file.table.schema.metadata[b"pandas"]})
-        if {_PLACE, *MADE_BY} & set(table.column_names):
-            raise ValueError("a column that is ours to add")
-        return _Loaded(
-            path, cell_file.lengths, table, cell_file.attributes, _source(cell_file.attributes["provenance"])
-        )
+        return CellFile.of(path, read_bytes(path, TABLE_LIMIT))
     except UNREADABLE as error:
         return _left_out(path, error)
 
@@ -188,22 +171,11 @@ def _left_out(path: Path, error: Exception) -> str:
     return f"{path}: {why_broken(error)}; it is left out"
 
 
-def _source(stored_source: Any) -> dict[str, Any]:
-    """What a file says its numbers come from, as `Provenance` has it. Raises TypeError or KeyError for anything else."""
-    forms = {"model": dict, "versions": dict, "parameters": dict, "edits": list, "time": str}
-    source = {**dict.fromkeys(MADE_BY, ""), **stored_source}
-    for name, form in (forms | dict.fromkeys(MADE_BY, str)).items():
-        if not isinstance(source[name], form):
-            raise TypeError(f"{name}: expected a {form.__name__}, found a {type(source[name]).__name__}")
-    json.dumps(source, ensure_ascii=False, allow_nan=False).encode()  # half of a character, or NaN, can be in no report
-    return source
-
-
-def _schemas(keyed_cells: Iterable[KeyedCell], loaded: Iterable[Iterable[_Loaded | str]]) -> dict[str, Any]:
+def _schemas(keyed_cells: Iterable[KeyedCell], loaded: Iterable[Iterable[CellFile | str]]) -> dict[str, Any]:
     """The columns of each measurement's table: those of most of its files, and of every other whose types go with them."""
     counts: dict[str, Counter[Any]] = defaultdict(Counter)
     for keyed_cell, files in zip(keyed_cells, loaded, strict=True):
-        counts[keyed_cell.cell.measurement].update(file.table.schema for file in files if isinstance(file, _Loaded))
+        counts[keyed_cell.cell.measurement].update(file.table.schema for file in files if isinstance(file, CellFile))
     joined: dict[str, Any] = {}
     for kind, schemas in counts.items():
         for schema, _ in schemas.most_common():
@@ -228,7 +200,7 @@ class _Tables:
         self.schemas = schemas
         self.known: set[bytes] = set()  # what files tell pandas of their columns, tried once each
 
-    def add(self, keyed_cell: KeyedCell, place: int, file: _Loaded, have: set[int]) -> bool:
+    def add(self, keyed_cell: KeyedCell, place: int, file: CellFile, have: set[int]) -> bool:
         """Keep a file's rows of the lengths that were asked of the cell at `place` and are not there; whether they fit."""
         kind, table = keyed_cell.cell.measurement, file.table
         schema = self.schemas[kind]
@@ -249,7 +221,7 @@ class _Tables:
         rows = table if is_wanted.all() else table.filter(is_wanted)
         for name in MADE_BY:
             rows = rows.append_column(name, pa.repeat(pa.scalar(file.source[name], pa.string()), len(rows)))
-        self.parts[kind].append(rows.append_column(_PLACE, pa.array(np.full(len(rows), place))))
+        self.parts[kind].append(rows.append_column(PLACE, pa.array(np.full(len(rows), place))))
         return True
 
     def joined(self, keyed_cells: list[KeyedCell]) -> dict[str, Frame]:
@@ -262,8 +234,8 @@ class _Tables:
         )
         for kind, parts in self.parts.items():
             table: Any = _in_pandas(pa.concat_tables(parts).replace_schema_metadata(self.schemas[kind].metadata))
-            table = table.sort_values(by=[_PLACE, "length"], kind="stable", ignore_index=True)
-            places = table[_PLACE].to_numpy()
+            table = table.sort_values(by=[PLACE, "length"], kind="stable", ignore_index=True)
+            places = table[PLACE].to_numpy()
             for index, name in enumerate(columns):
                 values = columns[name].array.take(places)
                 if name in table:

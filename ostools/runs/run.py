@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +11,11 @@ from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
 from ostools.measure.swept import Rows
+from ostools.measure.unloaded import Forecast
 from ostools.models.files.sources import Source, locate
 from ostools.runs.cell_file import file_of
 from ostools.runs.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
-from ostools.runs.executor import CellOutcome, Executor, Job, Terms, ThisProcess
-from ostools.runs.forecast import Forecast, forecast
+from ostools.runs.executor import Executor, Job, Terms, ThisProcess, forecast
 from ostools.runs.store import Failure, Store
 from ostools.runs.sweep_file import Sweep
 
@@ -120,7 +120,7 @@ def run(
     store, executor = Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
         plan = _plan(sweep, store, executor, retry_failed)
-        return measure_missing(store, plan, executor, say=say, progress=progress, interrupted=interrupted)
+        return measure_missing(store, plan, executor, progress=progress, interrupted=interrupted)
 
 
 def measure_missing(
@@ -128,47 +128,33 @@ def measure_missing(
     plan: Plan,
     executor: Executor,
     *,
-    say: Callable[[str], None] = lambda text: None,
     progress: Progress | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Measure and store every cell of a plan that is pending, under the lock of its directory."""
     if replaced := store.ask(list(plan.keyed_cells)):
-        say(
+        store.say(
             f"{replaced} cells were measured before with other code or versions, with another checkpoint or on another "
             "device: the tables leave them out now"
         )
     for record in plan.failed:
-        say(f"failed before: {record}")
+        store.say(f"failed before: {record}")
+    failed: list[str] = []
     # Closed here and now, however it ends: an executor may hold workers.
     with closing(executor.measure(plan.pending, plan.terms)) as cells_done:
-        failed = _store_all(store, cells_done, plan, say, progress, interrupted)
+        for index, (keyed_cell, rows) in enumerate(cells_done):
+            if interrupted():
+                raise KeyboardInterrupt
+            content = rows if isinstance(rows, str) else _content(keyed_cell, rows, plan.terms)
+            if isinstance(content, str):
+                store.fail(keyed_cell, content)
+                failed.append(f"{keyed_cell.cell}: {content}")
+                store.say(failed[-1])
+            else:
+                store.add(keyed_cell, content)
+            tell(progress, index + 1, len(plan.pending))
     present = len(plan.keyed_cells) - len(plan.pending) - len(plan.failed)
     return Outcome(len(plan.pending) - len(failed), present, (*map(str, plan.failed), *failed))
-
-
-def _store_all(
-    store: Store,
-    cells_done: Iterable[CellOutcome],
-    plan: Plan,
-    say: Callable[[str], None],
-    progress: Progress | None,
-    interrupted: Callable[[], bool],
-) -> list[str]:
-    """Each cell as it is done; what failed, in words."""
-    failed: list[str] = []
-    for index, (keyed_cell, rows) in enumerate(cells_done):
-        if interrupted():
-            raise KeyboardInterrupt
-        content = rows if isinstance(rows, str) else _content(keyed_cell, rows, plan.terms)
-        if isinstance(content, str):
-            store.fail(keyed_cell, content)
-            failed.append(f"{keyed_cell.cell}: {content}")
-            say(failed[-1])
-        else:
-            store.add(keyed_cell, content)
-        tell(progress, index + 1, len(plan.pending))
-    return failed
 
 
 def _content(keyed_cell: KeyedCell, rows: Rows, terms: Terms) -> bytes | str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import itertools
 import re
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeAlias, Union
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, Union
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler, GetPydanticSchema, ValidationError
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetPydanticSchema, ValidationError
 
 import mitigations
 from hooks.errors import checked_arguments
@@ -29,30 +29,16 @@ from ostools.tasks import CollapseTask, Task
 MOST_CELLS = 100_000
 """The most cells that a sweep may ask for. At a second each, they take more than a day."""
 _MOST_BYTES = 1 << 20  # of a sweep file: one of thousands of cells has a few hundred
-_DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def _lengths(value: Any) -> Any:
-    """`1:64`, 8, or a list of such."""
     parts = listed(value)
     if not parts or not all(isinstance(part, int | str) and not isinstance(part, bool) for part in parts):
         raise ValueError("expected lengths such as 4:64 or [8, 16, 32]")
     return tuple(parse_lengths(",".join(map(str, parts)), "lengths"))
 
 
-def _device_map(name: str | None) -> str | None:
-    return None if name is None else checked_name("device map", name, NAMED_MAPS)
-
-
-def _device(name: str) -> str:
-    """A kind of device, with or without a number. The executor says whether it is there: workers have their own."""
-    if not re.fullmatch(rf"auto|(?:{'|'.join(_DEVICES[1:])})(?::\d{{1,3}})?", name):
-        raise unknown_name("device", name, _DEVICES)
-    return name
-
-
 def _measurement(value: Any) -> Any:
-    """A name, or a mapping with a `name` and its options."""
     spec = {"name": value} if isinstance(value, str) else value
     if isinstance(spec, dict) and isinstance(spec.get("name"), str) and spec["name"] not in MEASUREMENTS:
         raise unknown_name("measurement", spec["name"], MEASUREMENTS)
@@ -73,6 +59,7 @@ class Sweep(Strict):
     """Models x tasks x dtypes x mitigations x seeds x measurements, each at all lengths.
 
     A measurement may name its own dtypes: `collapse` knows more of them (bfloat16-kv) than a model can be loaded in.
+    `device`: a kind of device, with or without a number; the executor says whether it is there, as workers have their own.
     `device_map`: "auto" or "disk", for models that are larger than the memory (`load_model`).
     """
 
@@ -83,8 +70,8 @@ class Sweep(Strict):
     mitigations: Names = ("none",)
     seeds: Annotated[tuple[_Seed, ...], BeforeValidator(listed), Field(min_length=1)] = (0,)
     measurements: Annotated[tuple[AnyOptions, ...], BeforeValidator(listed), Field(min_length=1)]
-    device: Annotated[str, AfterValidator(_device)] = "auto"
-    device_map: Annotated[str | None, AfterValidator(_device_map)] = None
+    device: Annotated[str, Field(pattern=r"^(auto|(cpu|cuda|mps)(:\d{1,3})?)$")] = "auto"
+    device_map: Literal[*NAMED_MAPS] | None = None  # pyright: ignore[reportInvalidTypeForm]
 
     def checked(self) -> Sweep:
         """The sweep, if every task, mitigation and dtype exists and fits. Raises `InputError` or `MitigationError`."""

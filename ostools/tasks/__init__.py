@@ -7,9 +7,6 @@
 from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES
 from ostools.tasks.appendix_c import AppendixTask as AppendixTask
 from ostools.tasks.base import Task as Task
-from ostools.tasks.counting import TASK_PAIRS as TASK_PAIRS
-from ostools.tasks.counting import TaskPairs as TaskPairs
-from ostools.tasks.counting import task_pairs as task_pairs
 from ostools.tasks.figure5 import FIGURE_5 as FIGURE_5
 from ostools.tasks.figure5 import Figure5Task as Figure5Task
 from ostools.tasks.figure5 import figure_5a as figure_5a
@@ -22,10 +19,13 @@ from ostools.tasks.named import label as label
 from ostools.tasks.named import names as names
 from ostools.tasks.named import repeating as repeating
 from ostools.tasks.named import task as task
+from ostools.tasks.pairs import TASK_PAIRS as TASK_PAIRS
 from ostools.tasks.pairs import CollapseTask as CollapseTask
 from ostools.tasks.pairs import Encoder as Encoder
 from ostools.tasks.pairs import ItemsAs as ItemsAs
 from ostools.tasks.pairs import Pair as Pair
+from ostools.tasks.pairs import TaskPairs as TaskPairs
+from ostools.tasks.pairs import task_pairs as task_pairs
 from ostools.tasks.pairs import theorem_pair as theorem_pair
 from ostools.tasks.questions import Question as Question
 from ostools.tasks.questions import prompts_jsonl as prompts_jsonl

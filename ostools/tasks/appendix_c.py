@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from mitigations import Hint
 from ostools.ground.errors import InputError, short_repr
@@ -26,22 +26,8 @@ from ostools.tasks.reasoning import ANSWER_ONLY, ZERO_SHOT, few_shot
 
 HINT = f" {Hint().text}"
 WORDS = (
-    "apple",
-    "bird",
-    "blue",
-    "boat",
-    "book",
-    "door",
-    "fish",
-    "green",
-    "house",
-    "lamp",
-    "road",
-    "stone",
-    "table",
-    "tree",
-    "water",
-    "window",
+    *("apple", "bird", "blue", "boat", "book", "door", "fish", "green"),
+    *("house", "lamp", "road", "stone", "table", "tree", "water", "window"),
 )
 """The other words of the sentence in which 'car' is counted."""
 
@@ -80,7 +66,8 @@ SLIPPED = tuple(_SLIPS)
 NAMES = tuple(_FORMS)
 
 _COPY_NAMES = ("copy-last", "copy-first", "copy")
-_COUNTING_NAMES = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5", "count-word")
+COUNTING = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure-5", "count-word")
+"""The tasks whose answer is a count."""
 _UNIFORM_NAMES = (*_COPY_NAMES, "count-ones-figure-5")
 _DIGIT_NAMES = (*_UNIFORM_NAMES, "count-ones", "count-ones-bernoulli")
 _REASONING_NAMES = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-word")
@@ -109,16 +96,21 @@ MODES: tuple[Mode, ...] = ("none", "answer-only", "cot-zero-shot", "cot-few-shot
 _APPENDED = {"answer-only": ANSWER_ONLY, "cot-zero-shot": ZERO_SHOT}
 Place = Literal["before", "after"]
 PLACES: tuple[Place, ...] = ("before", "after")
-_EACH_OPTION: tuple[dict[str, Any], ...] = (
-    {"hint": True},
-    {"separator_every": 3},
-    {"interleave": True},
-    {"uniform": True},
-    *({"mode": mode} for mode in MODES[1:]),
-    {"mode": "cot-few-shot", "examples": "after"},
-    {"tidy": True},
-)
-"""Every option with each value that is not its default."""
+_OPTIONS: dict[str, tuple[Sequence[str], str]] = {
+    "hint": (("copy-last", "copy-first"), "true"),
+    "separator_every": (_DIGIT_NAMES, "3"),
+    "interleave": (_INTERLEAVED_NAMES, "true"),
+    "uniform": (_UNIFORM_NAMES, "true"),
+    "mode": (_REASONING_NAMES, "|".join(MODES[1:])),
+    "examples": (_REASONING_NAMES, "after"),
+    "tidy": (SLIPPED, "true"),
+}
+"""The tasks that have each option, and its values that are not its default."""
+
+
+def options_of(name: str) -> str:
+    """The options of the task of that name, as one would write them."""
+    return ", ".join(f"{option}={values}" for option, (names, values) in _OPTIONS.items() if name in names)
 
 
 @dataclass(frozen=True)
@@ -156,14 +148,11 @@ class AppendixTask(Task):
         for flag in ("hint", "interleave", "uniform", "tidy"):
             if not isinstance(getattr(self, flag), bool):
                 raise InputError(f"{flag}: expected True or False, found {short_repr(getattr(self, flag))}")
-        self._require("hint", self.hint, ("copy-last", "copy-first"))
-        self._require("separator_every", self.separator_every is not None, _DIGIT_NAMES)
-        self._require("interleave", self.interleave, _INTERLEAVED_NAMES)
-        self._require("uniform", self.uniform, _UNIFORM_NAMES)
         checked_name("mode", self.mode, MODES)
-        self._require("mode", self.mode != "none", _REASONING_NAMES)
-        self._require("tidy", self.tidy, SLIPPED)
         checked_name("place of the examples", self.examples, PLACES)
+        for option, (names, _) in _OPTIONS.items():
+            if getattr(self, option) != getattr(AppendixTask, option) and self.name not in names:
+                raise InputError(f"task {self.name!r} has no option {option!r}; tasks that have it: {', '.join(names)}")
         if self.examples != "before" and self.mode != "cot-few-shot":
             raise InputError(
                 "examples: only mode=cot-few-shot has examples that could stand elsewhere; leave examples out"
@@ -175,7 +164,6 @@ class AppendixTask(Task):
 
     @property
     def random(self) -> bool:
-        """Whether the sequence depends on the seed."""
         return self.uniform or self.name in ("count-ones-bernoulli", "count-word")
 
     @property
@@ -184,7 +172,7 @@ class AppendixTask(Task):
 
     @property
     def numeric(self) -> bool:
-        return self.name in _COUNTING_NAMES
+        return self.name in COUNTING
 
     @property
     def example_task(self) -> AppendixTask:
@@ -199,23 +187,6 @@ class AppendixTask(Task):
     @property
     def reasons(self) -> bool:
         return self.mode in ("cot-zero-shot", "cot-few-shot")
-
-    def _require(self, option: str, is_set: bool, names: Sequence[str]) -> None:
-        if is_set and self.name not in names:
-            raise InputError(f"task {self.name!r} has no option {option!r}; tasks that have it: {', '.join(names)}")
-
-    @classmethod
-    def each_option(cls, name: str) -> list[dict[str, Any]]:
-        """The options that the task of that name has, one after another, each with a value that is not its default."""
-        return [options for options in _EACH_OPTION if cls._takes(name, options)]
-
-    @classmethod
-    def _takes(cls, name: str, options: dict[str, Any]) -> bool:
-        try:
-            cls(name, **options)
-        except InputError:
-            return False
-        return True
 
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
         """The `length` digits (or words) of the sequence, before any separator."""

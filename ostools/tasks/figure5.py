@@ -103,7 +103,6 @@ class Figure5Task(FormPairs):
         return {length: ids[text] for length, text in texts.items()}
 
     def _ids_of_items(self, encoder: Encoder, items: Mapping[int, tuple[str, ...]]) -> dict[int, tuple[int, ...]]:
-        """The question, and each digit and separator by its own id."""
         pieces = {length: insert(self.mitigation, digits) for length, digits in items.items()}
         digits = set().union(*items.values())
         id_by_item = item_ids(encoder, self.question, digits)

@@ -8,9 +8,8 @@ from mitigations.registry import Listed, Registry
 from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.tasks.appendix_c import NAMES
 from ostools.tasks.base import AnyTask, Task
-from ostools.tasks.counting import TASK_PAIRS, task_pairs
 from ostools.tasks.figure5 import FIGURE_5
-from ostools.tasks.pairs import CollapseTask, ItemsAs
+from ostools.tasks.pairs import TASK_PAIRS, CollapseTask, ItemsAs, task_pairs
 from ostools.tasks.repeats import REPEATS, last_token
 
 GROUP = "ostools.tasks"

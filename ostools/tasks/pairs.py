@@ -11,11 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, short_repr, unknown_name
+from ostools.tasks.appendix_c import NAMES, AppendixTask
 from ostools.tasks.base import AnyTask, Task
 
 PairKind = Literal["theorem", "one-more-digit", "task"]
 ItemsAs = Literal["text", "ids"]
+# Their prompts end in the sequence itself, which Figure 5 compares.
+_WITHOUT_END = ("copy", "count-ones-figure-5")
+TASK_PAIRS = tuple(name for name in NAMES if name not in _WITHOUT_END)
 
 
 @runtime_checkable
@@ -107,6 +111,32 @@ class NextPairs(FormPairs):
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
         ids = self.ids(encoder, sorted({*lengths, *(n + 1 for n in lengths)}), seed)
         yield from (Pair("task", n, ids[n], ids[n + 1]) for n in lengths)
+
+
+@dataclass(frozen=True)
+class TaskPairs(NextPairs):
+    """The prompts of Appendix C.1 with n and n + 1 items, and the text after the sequence: no theorem speaks of them, but they
+    are what a model is asked. Raises `InputError` for a task whose prompt ends in its sequence."""
+
+    form: AppendixTask
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.form, AppendixTask):
+            raise InputError(f"expected a task such as ost.tasks.task('count-ones'), found {short_repr(self.form)}")
+        if self.form.name in _WITHOUT_END:
+            raise unknown_name("task with text after its sequence", self.form.name, TASK_PAIRS)
+
+    @property
+    def example(self) -> str:
+        return self.form.prompt(6)
+
+    def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
+        return dict(zip(counts, encoder.ids([self.form.prompt(n, seed) for n in counts]), strict=True))
+
+
+def task_pairs(form: AppendixTask | str) -> TaskPairs:
+    """The pairs of a task, by its name or with its options."""
+    return TaskPairs(form if isinstance(form, AppendixTask) else AppendixTask(form))
 
 
 def repeats_last(ids: Sequence[int], extended: Sequence[int]) -> bool:

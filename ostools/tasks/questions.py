@@ -67,11 +67,21 @@ def question(form: Task, length: int, *, seed: int = 0, mitigation: Mitigation |
     items = form.items(length, whole_number("seed", seed))
     pieces = items if mitigation is None else insert(mitigation, items, form.key)
     before, sequence, after = form.parts(pieces)
-    _require_labels(form, pieces, sequence)
+    bare = "".join("".join(pieces).split())
+    if any(isinstance(piece, Label) for piece in pieces) and "".join(sequence.split()) != bare:
+        raise InputError(
+            f"{form.name}: expected every label next to its item, found that this task writes text between them; choose a task "
+            "or options that write none"
+        )
     plain = before + sequence + after
     text = plain if mitigation is None else rewrite(mitigation, plain)
     key = form.key([piece for piece in pieces if not isinstance(piece, Label)])
-    line = _one_line(form, form.answer_line(key))
+    line = form.answer_line(key)
+    if len(line.splitlines()) != 1:
+        raise InputError(
+            f"{form.name}: expected a right answer of one line, found {line[:40]!r}: no final line could be right; insert no "
+            "line ends into what is to be copied"
+        )
     rewritten = text != form.prompt(length, seed)
     return Question(form, length, seed, mitigations.label(mitigation), text, pieces, key, line, rewritten)
 
@@ -129,22 +139,3 @@ def as_row(question: Question) -> dict[str, Any]:
         "key": question.key,
         "line": question.line,
     }
-
-
-def _require_labels(form: Task, pieces: Sequence[str], sequence: str) -> None:
-    """A label stands next to its item, with at most blanks between."""
-    bare = "".join("".join(pieces).split())
-    if any(isinstance(piece, Label) for piece in pieces) and "".join(sequence.split()) != bare:
-        raise InputError(
-            f"{form.name}: expected every label next to its item, found that this task writes text between them; choose a task "
-            "or options that write none"
-        )
-
-
-def _one_line(form: Task, line: str) -> str:
-    if len(line.splitlines()) != 1:
-        raise InputError(
-            f"{form.name}: expected a right answer of one line, found {line[:40]!r}: no final line could be right; insert no "
-            "line ends into what is to be copied"
-        )
-    return line

@@ -57,27 +57,20 @@ class RepeatTask(CollapseTask):
         return self.prompt + (self.item * 6 if self.item is not None else "")
 
     def pairs(self, encoder: Encoder, lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
-        if self.item is None:
-            (ids,) = encoder.ids([self.prompt])
-            yield from (theorem_pair(n, (*ids, *ids[-1:] * (n - 1))) for n in lengths)
-        elif self.items == "ids":
-            yield from self._pairs_of_ids(encoder, self.item, lengths)
-        else:
-            yield from self._pairs_of_text(encoder, self.item, lengths)
-
-    def _pairs_of_ids(self, encoder: Encoder, item: str, lengths: Sequence[int]) -> Iterator[Pair]:
-        """The text, and the item's own id."""
+        if self.item is not None and self.items == "text":
+            # Each prompt tokenized whole; with the item once more, the text has to be tokenized into v*.
+            counts = sorted({*lengths, *(n + 1 for n in lengths)})
+            ids = dict(zip(counts, encoder.ids([self.prompt + self.item * n for n in counts]), strict=True))
+            for n in lengths:
+                require_no_merge(encoder, self.name, n, self.item, ids[n], ids[n + 1])
+                yield theorem_pair(n, ids[n])
+            return
         (before,) = encoder.ids([self.prompt])
-        index = item_ids(encoder, self.prompt, [item])[item]
-        yield from (theorem_pair(n, (*before, *(index,) * n)) for n in lengths)
-
-    def _pairs_of_text(self, encoder: Encoder, item: str, lengths: Sequence[int]) -> Iterator[Pair]:
-        """Token ids of each prompt, tokenized whole; with the item once more, the text has to be tokenized into v*."""
-        counts = sorted({*lengths, *(n + 1 for n in lengths)})
-        ids = dict(zip(counts, encoder.ids([self.prompt + item * n for n in counts]), strict=True))
-        for n in lengths:
-            require_no_merge(encoder, self.name, n, item, ids[n], ids[n + 1])
-            yield theorem_pair(n, ids[n])
+        if self.item is None:
+            before, token_id = before[:-1], before[-1]
+        else:
+            token_id = item_ids(encoder, self.prompt, [self.item])[self.item]
+        yield from (theorem_pair(n, (*before, *(token_id,) * n)) for n in lengths)
 
 
 @runtime_checkable
@@ -183,7 +176,6 @@ class PairsOfIds(TaskOfIds):
 
 
 def _row(ids: Any) -> tuple[int, ...]:
-    """Token ids, of a `Prompt` too."""
     ids = getattr(ids, "ids", ids)
     try:
         row = tuple(token_id.item() if hasattr(token_id, "item") else token_id for token_id in ids)

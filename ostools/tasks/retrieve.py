@@ -95,14 +95,18 @@ class RetrieveTask(Task):
         whole_number("length", length, 1)
         target_pair, other_pairs = self._drawn_pairs(length, seed)
         place = self._place([target_pair, *other_pairs])
-        return tuple(map(_record_text, (*other_pairs[:place], target_pair, *other_pairs[place:])))
+        pairs = (*other_pairs[:place], target_pair, *other_pairs[place:])
+        return tuple(": ".join(json.dumps(word, ensure_ascii=False) for word in pair) for pair in pairs)
 
     def _drawn_pairs(self, length: int, seed: int) -> tuple[Pair, list[Pair]]:
-        """The wanted record, and `length` - 1 others."""
         if self.records not in RECORDS:
             return _from_file(Path(self.records), length, seed)
         stream = random.Random(f"{self.name} {self.records} {seed}")
-        first, *other_pairs = _words(stream, length) if self.records == "words" else _uuids(stream, length)
+        if self.records == "words":
+            first, *other_pairs = _words(stream, length)
+        else:
+            texts = [str(uuid.UUID(int=stream.getrandbits(128), version=4)) for _ in range(2 * length)]
+            first, *other_pairs = zip(texts[::2], texts[1::2], strict=True)
         return first, other_pairs
 
     def sequence(self, pieces: Sequence[str]) -> str:
@@ -159,25 +163,14 @@ class RetrieveTask(Task):
         return pairs[self._place(pairs)]
 
     def _place(self, pairs: Sequence[Pair]) -> int:
-        """The index of the wanted one among these records, in whatever order they come."""
         if self.position != DRAWN_POSITION:
             return self.index(len(pairs))
         # Of the records alone: whoever reads a prompt's pieces knows no seed, and the wanted one must not yet have a place.
         return random.Random(f"{self.name} {DRAWN_POSITION} {sorted(pairs)}").randrange(len(pairs))
 
 
-def _record_text(pair: Pair) -> str:
-    """A record as JSON writes it."""
-    return ": ".join(json.dumps(word, ensure_ascii=False) for word in pair)
-
-
 def _is_record(piece: str) -> bool:
     return _RECORD.fullmatch(piece) is not None
-
-
-def _uuids(stream: random.Random, length: int) -> list[Pair]:
-    words = [str(uuid.UUID(int=stream.getrandbits(128), version=4)) for _ in range(2 * length)]
-    return list(zip(words[::2], words[1::2], strict=True))
 
 
 def _words(stream: random.Random, length: int) -> list[Pair]:

@@ -43,7 +43,7 @@ def _token_ids(**options: Any) -> list[int]:
 
 @pytest.mark.parametrize(
     "command",
-    quick(["sensitivity", "bounds", "sensitivity profile", "bounds spectra", "attention"], "sensitivity", "attention"),
+    quick(["sensitivity profile", "attention"], "attention"),
 )
 def test_a_text_is_asked_as_a_users_turn(run, thinker: str, command: str) -> None:
     result = _result(run, thinker, *command.split(), "--prompt", "The 11", "--chat", "--system", "Be short.")

@@ -1,4 +1,4 @@
-"""`ostools sweep corpus`: refused before a model is loaded where it can be, resumed by the same command, as from Python."""
+"""`ostools sweep corpus`: refused in one line, resumed by the same command, as from Python."""
 
 from __future__ import annotations
 
@@ -21,20 +21,11 @@ def _texts(tmp_path: Path) -> None:
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
 
 
-@pytest.mark.usefixtures("no_model")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("sweep", "corpus", "--texts", "none.jsonl"), ("none.jsonl: expected a file of texts", "found no such file")),
+        ((*COMMAND, "--texts", "none.jsonl"), ("none.jsonl: expected a file of texts", "found no such file")),
         ((*COMMAND, "--measure", "colapse"), ("unknown measure 'colapse': did you mean 'collapse'",)),
-        (
-            (*COMMAND, "--dtype", "bfloat16"),
-            ("--dtype: expected it with --measure collapse alone; --load-dtype loads",),
-        ),
-        (
-            (*COMMAND, "--measure", "collapse", "--method", "exact"),
-            ("method: expected it with measure 'sensitivity' alone",),
-        ),
         (
             (*COMMAND, "--mitigation", "hint"),
             ("expected a mitigation of the forward pass, found hint, which rewrites",),

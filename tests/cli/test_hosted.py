@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -49,7 +47,7 @@ def test_prompts_go_out_and_their_answers_are_read(run, no_model: None, tmp_path
     assert run(*asked, "--out", str(tmp_path / "chart.svg"))[0] == 0
 
 
-@pytest.mark.parametrize("number", quick([2, 3, 4, 6, 7], 2, 4))
+@pytest.mark.parametrize("number", quick([2, 3, 4, 6, 7], 2))
 def test_a_figures_prompts_and_the_figure_of_their_answers(run, no_model: None, tmp_path: Path, number: int) -> None:
     seeds = () if number == 2 else ("--seeds", "0")
     code, out, _ = run("evaluate", "prompts", "--figure", str(number), *LENGTHS, *seeds)
@@ -93,24 +91,10 @@ REFUSED = [
     ("evaluate --endpoint http://localhost:1/v1 --answers a.jsonl", "--model NAME"),
     ("evaluate --answers a.jsonl", "No such file"),
     ("evaluate --answers a.jsonl --temperature 1", "--temperature"),
-    ("evaluate --answers a.jsonl --max-new-tokens 3", "--max-new-tokens"),
     ("reproduce figure 2 --answers a.jsonl --device cpu", "--device"),
-    ("reproduce figure 5 --answers a.jsonl", "No such option"),
 ]
 
 
 @pytest.mark.parametrize(("line", "words"), REFUSED, ids=[line for line, _ in REFUSED])
 def test_refusals(run, no_model: None, line: str, words: str) -> None:
     assert_refused(run(*line.split()), words)
-
-
-def test_prompts_load_no_torch() -> None:
-    code = (
-        "import sys; from ostools.cli import main\n"
-        "sys.argv = ['ostools', 'evaluate', 'prompts', '--lengths', '1', '--mitigation', 'hint']\n"
-        "try: main()\n"
-        "except SystemExit as stopped: assert not stopped.code\n"
-        "assert not {'torch', 'pandas', 'transformers'} & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)

@@ -15,13 +15,13 @@ from ostools.cli import limits
 from ostools.cli.commands import MEASURED, Command
 from ostools.cli.options import has_model, takes_prompt
 from ostools.cli.signature import imported, signature_of
-from ostools.experiments.reproduce.parts import PARTS, reproduction_memory
 from ostools.ground.memory import Free
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.jacobian import linearisation_run
 from ostools.measure.unloaded import Unloaded
 from ostools.models.files.sources import locate
 from tests.cli.asking import assert_one_forecast, assert_refused
+from tests.sets import quick
 
 PROMPT = ("sensitivity", "--prompt", "The 11")
 
@@ -44,23 +44,23 @@ def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
     )
 
 
-def asked_of(command: Command) -> tuple[str, ...]:
+def asked_of(command: Command) -> str:
     """The command with a prompt where it takes one, else with its defaults."""
     if any(map(takes_prompt, signature_of(command.function).parameters)) and command.words[0] != "collapse":
-        return (*command.words, "--prompt", "The 11")
-    return (*command.words, "--texts", "t.txt") if command.words[-1] == "corpus" else command.words
+        return f"{command.name} --prompt 11"
+    return f"{command.name} --texts t.txt" if command.words[-1] == "corpus" else command.name
 
 
-ASKED = [*(asked_of(command) for command in MEASURED if has_model(command) and not command.loads_model), ("report",)]
+FORECAST = [command for command in MEASURED if has_model(command) and not command.loads_model]
+ASKED = quick([*map(asked_of, FORECAST), "report"], "report", *{c.memory: asked_of(c) for c in FORECAST}.values())
+"""Of the commands that count their memory by one function, one is quick."""
 
 
 @pytest.mark.usefixtures("no_model")
-@pytest.mark.parametrize("asked", ASKED, ids=" ".join)
-def test_every_command_that_runs_a_model_tells_its_forecast_in_a_dry_run(
-    run, tmp_path: Path, asked: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("line", ASKED)
+def test_every_command_that_runs_a_model_tells_its_forecast_in_a_dry_run(run, tmp_path: Path, line: str) -> None:
     (tmp_path / "t.txt").write_text("one two three")
-    code, out, err = run(*asked, "--dry-run")
+    code, out, err = run(*line.split(), "--dry-run")
     assert (code, out) == (0, "")
     assert_one_forecast(err)
     assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
@@ -107,13 +107,6 @@ def test_a_dry_run_is_refused_where_no_model_runs(run, asked: tuple[str, ...]) -
     assert_refused(run(*asked, "--dry-run"), "--dry-run")
 
 
-def test_every_command_that_measures_on_a_model_names_its_memory() -> None:
-    forecast = [command for command in MEASURED if has_model(command) and not command.loads_model]
-    assert len(forecast) > 20
-    assert [command.name for command in forecast if not command.memory] == []
-    assert all(callable(imported(f"ostools.{command.memory}")) for command in MEASURED if command.memory)
-
-
 @pytest.mark.usefixtures("no_model")
 def test_a_longer_prompt_under_a_mitigation_holds_more_in_every_measurement_of_a_task() -> None:
     model = Unloaded(locate(None, None), torch.float32, "cpu")
@@ -127,13 +120,6 @@ def test_a_longer_prompt_under_a_mitigation_holds_more_in_every_measurement_of_a
                 for given in (values, values | {"mitigation": "separator:every=1"})
             )
             assert longer > plain, command.name
-
-
-@pytest.mark.usefixtures("no_model")
-def test_every_part_of_a_reproduction_is_forecast() -> None:
-    model = Unloaded(locate(None, None), torch.float32, "cpu")
-    made = {name: reproduction_memory(model, {name: part.arguments}) for name, part in PARTS.items()}
-    assert {name for name, size in made.items() if size == 0} == {"figure-8", "figure-9", "lemmas"}
 
 
 COUNTED = ("collapse", "--task", "figure-5a", "--lengths", "1:40")
@@ -155,7 +141,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch, limit: float | None) -> tuple[Any, l
     """The progress of a command under a limit, and its time, which the test sets."""
     now = [100.0]
     monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(limits.GLOBALS, "max_seconds", limit)
+    monkeypatch.setattr(limits.GLOBALS, "max_time", limit)
     return limits.Clock().progress("measuring", lambda done, total: None), now
 
 

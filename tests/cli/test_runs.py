@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import re
 import shlex
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -19,12 +15,10 @@ import pytest
 import ostools as ost
 from ostools import tasks
 from tests.cli.asking import NOTES
-from tests.sets import quick
 
 PROMPT = "--prompt 'The 11'"
 SHOWN = [
     (f"sensitivity {PROMPT}", "Sensitivity|full operator_norm|Measured, full:", "lower"),
-    (f"sensitivity {PROMPT} --method estimate", "Estimated, full:|full frobenius_norm", "operator_norm|Measured"),
     (f"sensitivity {PROMPT} --position 2 --logit 1 --logit 0", "t = the logit of 1 minus the logit of 0 at position 2", ""),
     (f"sensitivity {PROMPT} --prompt 1 --linearisation frozen", "prompt 2 of 2|Mean over 2 prompts", ""),
     (f"sensitivity profile {PROMPT}", "verdict|sink_share|share_without_sink", ""),
@@ -35,18 +29,12 @@ SHOWN = [
     (f"bounds spectra {PROMPT}", "first_mass_last|lazy", ""),
     ("collapse --lengths 1:9 --dtype float32,bfloat16", "bfloat16 pair_noise|In bfloat16 the pair is ", " float16"),
     (
-        "collapse --lengths 1:9 --dtype bfloat16 --site v --per head-chunk --norm linf",
-        "L∞ distance at v^(L), mean over heads (chunks of d_model / H)|bfloat16: not hidden",
-        "at y",
-    ),
-    (
         "collapse --task figure-5c --lengths 1:9 --dtype bfloat16 --layers all",
         "L2 distance at v^(l), figure-5c|lengths tried, up to 9",
         "",
     ),
     ("collapse variation --lengths 1:9", "Attention variation, over heads", ""),
     ("attention --prompt 1234", "Attention, by weight", ""),
-    ("attention --task copy-last --length 3", "Attention, by weight", ""),
     (
         "attention difference --prompt 1234 --mitigation sliding-window:window=2",
         "Attention difference, by difference|the median head moves",
@@ -100,20 +88,16 @@ DEARER = [
     ("probe intervention --task count-ones-bernoulli --lengths 2:7 --seeds 0:11", "intervention", ""),
     ("probe stage --lengths 2:7 --seeds 0:11 --no-random-weights --dtype float32", "undecodable", ""),
     ("reproduce figure 3 --lengths 2 --seeds 0 --max-new-tokens 2", "absolute_error", ""),
-    ("reproduce figure 7 --lengths 2 --seeds 0 --max-new-tokens 2", "Figure 4, by answers", ""),
     ("sweep corpus --texts t.txt --lengths 8", "Corpus, summary|Corpus, shapes", ""),
 ]
 WITHOUT_A_MODEL = [
     ("reproduce figure 8 --lengths 1:40 --seeds 0 --d 16 --n-heads 2", "Figure 8|whole block of Vaswani"),
     ("reproduce figure 9 --lengths 1:40 --seeds 0", "Figure 9|The range of n is ours"),
-    ("list measurements", "ostools sensitivity|ostools reproduce figure 5"),
     (
         "list models",
         "gemma-3-270m: Gemma3ForCausalLM|my-model.gguf|Not loaded: Falcon RW: |By the generic route: Falcon 40B, 180B: ",
     ),
     ("list tasks", "count-ones-bernoulli|figure-5a|Pairs of prompts"),
-    ("list mitigations", "sliding-window|ostools"),
-    ("doctor", "embedded|memory|hub cache"),
 ]
 
 
@@ -132,7 +116,7 @@ def test_a_table_and_what_it_says(
 ) -> None:
     (tmp_path / "t.txt").write_text("the quick brown fox jumps over\n\na lazy dog while it rains")
     model = bare if line.startswith("mitigate") else directory
-    if line.startswith(("probe", "reproduce figure 3", "reproduce figure 7")):
+    if line.startswith(("probe", "reproduce figure 3")):
         model = "embedded"
     code, out, err = run(*shlex.split(line), "--model", model)
     assert code == 0, err
@@ -159,18 +143,13 @@ WINDOW, HINT, TEXT = "sliding-window:window=3", "repeat-prompt", "The 11 and 10"
 CALLS: list[tuple[str, Any]] = [
     ("sensitivity --position -2 --logit 1", lambda model: ost.sensitivity(model, TEXT, position=-2, logit="1")),
     (f"bounds spectra --mitigation {WINDOW}", lambda model: ost.spectra(model, TEXT, mitigation=WINDOW)),
-    (f"sensitivity attribution --mitigation {HINT}", lambda model: ost.attribution(model, TEXT, mitigation=HINT)),
-    ("attention heads", lambda model: ost.head_scores(model, TEXT)),
-]
+    ("collapse --task copy-last --lengths 4,5 --mitigation separator:every=3 --dtype float32",
+     lambda model: ost.collapse(model, "copy-last", lengths=[4, 5], mitigation="separator:every=3", dtypes=["float32"])),
+]  # fmt: skip
 DEARER_CALLS = [
-    (f"bounds --mitigation {HINT}", lambda model: ost.bounds(model, TEXT, mitigation=HINT)),
     (
         f"sensitivity profile --position -2 --mitigation {HINT}",
         lambda model: ost.profile(ost.sensitivity(model, TEXT, mitigation=HINT, position=-2)),
-    ),
-    (
-        f"sensitivity untrained --seeds 0 --mitigation {WINDOW}",
-        lambda model: ost.untrained_baselines(model, TEXT, seeds=[0], mitigation=WINDOW),
     ),
     (
         "ablate faithfulness --variant local --linearisation frozen --way removed --orders 19 --position 4 --mitigation "
@@ -187,22 +166,15 @@ DEARER_CALLS = [
         ),
     ),
 ]
-OF_TASKS = [
-    ("collapse --task copy-last --lengths 4,5 --mitigation separator:every=3 --dtype float32",
-     lambda model: ost.collapse(model, "copy-last", lengths=[4, 5], mitigation="separator:every=3", dtypes=["float32"])),
-    (f"collapse variation --lengths 4,5 --mitigation {WINDOW}",
-     lambda model: ost.attention_variation(model, "figure-5a", lengths=[4, 5], mitigation=WINDOW)),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("line", "call"),
     [
         *CALLS,
-        *OF_TASKS,
         *(pytest.param(*row, marks=pytest.mark.slow) for row in DEARER_CALLS),
     ],
-    ids=[line for line, _ in (*CALLS, *OF_TASKS, *DEARER_CALLS)],
+    ids=[line for line, _ in (*CALLS, *DEARER_CALLS)],
 )
 def test_a_command_gives_the_numbers_of_the_call(run, directory: str, line: str, call: Any) -> None:
     text = () if "--lengths" in line else ("--prompt", TEXT)
@@ -218,7 +190,7 @@ def test_a_command_gives_the_numbers_of_the_call(run, directory: str, line: str,
 # --- files
 
 
-@pytest.mark.parametrize("ending", quick(["csv", "json", "parquet", "svg", "png", "pdf", "html"], "csv", "svg", "html"))
+@pytest.mark.parametrize("ending", ["csv", "html"])
 def test_out_is_written_by_its_ending(run, tmp_path: Path, directory: str, ending: str) -> None:
     name = f"norms.{ending}"
     code, out, err = run("sensitivity", "--prompt", "The 11", "--model", directory, "--out", name)
@@ -296,16 +268,11 @@ def test_listings_as_json(run, command: str) -> None:
     listing = json.loads(out)
     assert (code, err) == (0, "")
     assert set(listing if isinstance(listing, dict) else listing[0]) == LISTINGS[command]
-
-
-def test_tasks_are_listed_with_their_options_and_the_pairs(run) -> None:
-    code, out, _ = run("list", "tasks", "--json")
-    listed = {row["name"]: row for row in json.loads(out)}
-    assert code == 0
-    assert {*tasks.REPEATING_TASKS, *tasks.APPENDIX_NAMES} <= set(listed)
-    assert listed["figure-5a"]["what"] == "How many ones are in the following sequences?111111"
-    options = "mode=answer-only|cot-zero-shot|cot-few-shot, examples=after, tidy=true"
-    assert listed["sum-ones"]["options"] == options
+    if command == "list tasks":
+        listed = {row["name"]: row for row in listing}
+        assert {*tasks.REPEATING_TASKS, *tasks.APPENDIX_NAMES} <= set(listed)
+        assert listed["figure-5a"]["what"] == "How many ones are in the following sequences?111111"
+        assert listed["sum-ones"]["options"] == "mode=answer-only|cot-zero-shot|cot-few-shot, examples=after, tidy=true"
 
 
 def test_doctor_finds_what_is_missing_and_shows_no_token(run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,40 +306,3 @@ def test_an_interrupt_is_130_without_a_traceback(run, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("ostools.cli.terminal.print_text", interrupted)
     assert run("list", "models") == (130, "", "ostools: interrupted\n")
-
-
-@pytest.mark.slow
-def test_a_reader_who_leaves_is_no_error(directory: str) -> None:
-    code = "import sys; from ostools.cli import main; sys.argv = ['ostools', 'list', 'models']; main()"
-    done = subprocess.run(
-        ["bash", "-c", f'"$0" -c "{code}" | true', sys.executable], capture_output=True, text=True, check=False
-    )
-    assert done.stderr == ""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("no_colour", [False, True])
-def test_no_color_is_honoured_on_a_terminal(directory: str, no_colour: bool) -> None:
-    ours, theirs = pty.openpty()
-    variables = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
-    variables |= {"TERM": "xterm-256color"} | ({"NO_COLOR": "1"} if no_colour else {})
-    arguments = ["ostools", "collapse", "--lengths", "1:2", "--dtype", "float32", "--model", directory]
-    code = f"import sys; from ostools.cli import main; sys.argv = {arguments}; main()"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=theirs, stderr=theirs, env=variables) as process:
-        os.close(theirs)
-        shown = b""
-        while chunk := _read(ours):
-            shown += chunk
-    os.close(ours)
-    assert process.returncode == 0
-    assert b"figure-5a" in shown
-    # Bold headings are no colour. The progress bar has some, where they are wanted.
-    coloured = re.search(rb"\x1b\[[\d;]*\b(3[0-8]|9[0-7])[;m]", shown) is not None
-    assert coloured == (not no_colour)
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:  # the terminal's other end is closed
-        return b""

@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 
 from ostools import runs
-from ostools.cli import terminal
-from ostools.cli.verbs.sweeps import note
 from ostools.ground.signals import ended_by_signals
 
 ENDING = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
@@ -45,8 +43,10 @@ def in_a_callback(number: int) -> None:
     Dying()
 
 
-@pytest.mark.parametrize(("number", "code"), ENDING)
-@pytest.mark.parametrize("library", [stands, swallows, turns, in_a_callback])
+@pytest.mark.parametrize(
+    ("number", "code", "library"),
+    [(*ENDING[0], stands), (*ENDING[1], swallows), (*ENDING[2], turns), (*ENDING[0], in_a_callback)],
+)
 def test_the_exit_code_is_the_signals_whatever_a_library_makes_of_it(
     capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int, library: Callable[[int], None]
 ) -> None:
@@ -112,23 +112,6 @@ def test_what_is_ignored_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_without_a_signal_errors_are_those_of_the_work() -> None:
-    def work(interrupted: Callable[[], bool]) -> None:
-        raise KeyboardInterrupt if interrupted() else ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        ended_by_signals(work)
-    ended_by_signals(lambda interrupted: None)
-
-
-def test_a_sweep_goes_on_where_nobody_reads_its_notes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(text: str) -> None:
-        raise BrokenPipeError
-
-    monkeypatch.setattr(terminal, "note", broken)
-    note("a cell failed")
 
 
 def under_a_shell(line: str) -> tuple[int, str]:

@@ -85,8 +85,7 @@ def test_a_tokenizer_that_panics_fails_its_cells_and_not_the_sweep(ground: Groun
     [
         ("x.txt", "bounds --prompts x.txt", "a pipe"),
         ("x.jsonl", "bounds --prompts x.jsonl", "a link to /dev/zero"),
-        ("x", "bounds --ids x", "a pipe"),
-        ("x.parquet", "sweep corpus --texts x.parquet", "a link to /dev/zero"),
+        ("x.parquet", "sweep corpus --texts x.parquet --lengths 8", "a link to /dev/zero"),
         ("x.yaml", "sweep run x.yaml --out results", "a pipe"),
     ],
 )

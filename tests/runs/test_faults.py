@@ -20,10 +20,10 @@ from ostools.ground.errors import InputError
 from ostools.measure.swept import Cell
 from ostools.results import Provenance
 from ostools.runs import Sweep, executor, results, run, store, sweep_of
-from ostools.runs import forecast as forecasting
 from ostools.runs.executor import Bench, CellOutcome, Executor, Job, Terms
 from stress import kills
 from stress._runs import at_change, die, ready, strays
+from tests.sets import quick as quick_set
 
 SWEEP = {"tasks": ["copy-last", "copy-first", "count-ones"], "lengths": "3:4", "measurements": "evaluate"}
 
@@ -154,8 +154,8 @@ def test_a_cell_that_cannot_be_read_today_is_left_where_it_is(tmp_path: Path, mo
     pd.testing.assert_frame_equal(table(tmp_path / "out"), expected, check_exact=True)
 
 
-@pytest.mark.parametrize("place", ["sweep.json", ".lock", "cells", "failed"])
-@pytest.mark.parametrize("kind", ["directory", "fifo", "link", "loop", "file"])
+@pytest.mark.parametrize("place", quick_set(["sweep.json", ".lock", "cells", "failed"], "sweep.json", "cells"))
+@pytest.mark.parametrize("kind", quick_set(["directory", "fifo", "link", "loop", "file"], "fifo", "link"))
 def test_what_is_of_another_kind_is_refused_in_a_line_that_names_it(tmp_path: Path, place: str, kind: str) -> None:
     out = tmp_path / "out"
     quick(out)
@@ -183,9 +183,7 @@ def test_what_is_of_another_kind_is_refused_in_a_line_that_names_it(tmp_path: Pa
         pd.testing.assert_frame_equal(table(out), expected, check_exact=True)
 
 
-@pytest.mark.parametrize(
-    "content", ['{"form": 2, "cells": []}', '{"cells": []}', "[" * 10**5, '{"form": 1, "cells": [1e999]}', "{"]
-)
+@pytest.mark.parametrize("content", ['{"form": 2, "cells": []}', "[" * 10**5])
 def test_a_manifest_that_cannot_be_read_loses_no_cell(tmp_path: Path, content: str) -> None:
     quick(tmp_path / "out")
     manifest, cells = tmp_path / "out" / "sweep.json", sorted((tmp_path / "out" / "cells").iterdir())
@@ -240,14 +238,6 @@ def test_what_a_library_or_a_plugin_raises_ends_one_cell_and_not_the_sweep(
     assert done.measured == 0
     for task, line in zip(SWEEP["tasks"], done.failed, strict=True):
         assert f"{kind.__name__}: planted in {task}" in line
-
-
-def test_a_cell_whose_forecast_fails_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*_: Any) -> Any:
-        raise PanicException("planted")
-
-    monkeypatch.setattr(forecasting, "_work", failing)
-    assert quick(tmp_path / "out").measured == 3
 
 
 def test_an_interrupt_is_no_failure_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

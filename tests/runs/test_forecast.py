@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from ostools.models.files.sources import EMBEDDED_DIRECTORY, locate
 from ostools.models.shape import Shape
 from ostools.runs import plan, sweep_of
 from ostools.runs.cells import cells_of
-from ostools.runs.forecast import forecast
+from ostools.runs.executor import forecast
 from ostools.runs.measurements import measure
 from tests.checkpoints import TEXT_FAMILIES, Family, write_checkpoint
 
@@ -120,44 +119,6 @@ def test_probes_take_what_was_forecast(tmp_path: Path) -> None:
     assert 0.8 * peak <= found <= 1.25 * peak
 
 
-@linux
-@pytest.mark.slow
-def test_the_embedded_model_takes_what_was_forecast() -> None:
-    peak = peak_of("embedded", "bounds", 300)
-    assert 0.75 * peak <= forecast_of(lengths=300, measurements="bounds").memory <= 2 * peak
-
-
-GROWTH = """
-import torch
-torch.set_num_threads(1)
-import ostools as ost
-from ostools.measure.jacobian import memory
-from ostools.models.shape import Shape
-
-def held(name):
-    return 1024 * int(next(line for line in open("/proc/self/status") if line.startswith(name)).split()[1])
-
-model = ost.load_model()
-for pos in (16, 600):
-    before = held("VmRSS")
-    open("/proc/self/clear_refs", "w").write("5")  # the peak starts anew
-    ids = torch.randint(20, 900, (pos,), generator=torch.Generator().manual_seed(0))
-    ost.sensitivity(model, ost.Prompt.from_ids(model, ids.tolist()), linearisations=["full"], method="exact")
-plan = memory.plan(Shape.of(model), pos, 1, live=True, max_memory=1 << 40)
-print(held("VmHWM") - before, plan.peak)
-"""
-
-
-@linux
-@pytest.mark.slow
-def test_a_real_sensitivity_takes_what_its_plan_says() -> None:
-    """600 tokens of the embedded model, in a process that has measured a short prompt before: without the libraries."""
-    done = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    peak, planned = map(int, done.stdout.split())
-    assert 0.6 * peak <= planned <= 1.6 * peak
-
-
 def test_what_cannot_be_measured_is_no_reason_to_stop(directory: str, tmp_path: Path) -> None:
     broken = write_checkpoint(tmp_path / "broken", "gemma")
     (broken / "config.json").write_text("{}")
@@ -172,16 +133,3 @@ def test_no_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ostools.models.load.load_model", lambda *_, **__: pytest.fail("loaded the model"))
     stored = sum(file.stat().st_size for file in EMBEDDED_DIRECTORY.glob("*.safetensors"))
     assert 0 <= stored - 4 * _weights(_stamp(EMBEDDED_DIRECTORY))[0] < 1 << 16
-
-
-def test_the_plan_says_what_it_will_take(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    (tmp_path / "sweep.yaml").write_text(json.dumps({**SMALL, "measurements": ["evaluate", "collapse"]}))
-    code, shown, _ = run("sweep", "run", "sweep.yaml", "--out", "out", "--dry-run")
-    assert code == 0
-    assert all(
-        word in " ".join(shown.split()) for word in ("2 of 2 cells are missing; forecast", "GiB at most", "free")
-    )
-    code, shown, _ = run("sweep", "run", "sweep.yaml", "--out", "out", "--dry-run", "--json")
-    assert code == 0
-    rows = json.loads(shown)
-    assert all(row["forecast_bytes"] > LIBRARIES for row in rows)

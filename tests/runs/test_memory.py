@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import json
 import subprocess
 import sys
@@ -19,12 +18,10 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.ground.errors import InputError, InsufficientMemoryError
-from ostools.ground.out_of_memory import chunk, is_out_of_memory, smaller_chunks
+from ostools.ground.out_of_memory import is_out_of_memory, smaller_chunks
 from ostools.measure.passes import last_tokens
-from ostools.models.files.sources import locate
 from ostools.runs import results, run, sweep_of
-from ostools.runs.cells import cells_of, checkpoint_hash, code_version
-from ostools.runs.executor import Bench, Terms
+from ostools.runs.cells import cells_of
 from ostools.runs.measurements import measure
 from ostools.runs.store import Store
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
@@ -105,57 +102,6 @@ def test_a_long_prompt_goes_through_in_pieces(family: Family, task: str) -> None
         assert max(widths) <= max(whole.frame["tokens"]) // 8 + 1
     numbers = ["mean", "minimum", "maximum", "relative"]
     np.testing.assert_allclose(pieces.frame[numbers], whole.frame[numbers], rtol=1e-6, atol=1e-9)
-
-
-@pytest.fixture
-def bench(directory: str) -> tuple[Bench, Any]:
-    (cell,) = cells_of(sweep_of({"models": directory, "tasks": "copy-last", "lengths": 4, "measurements": "evaluate"}))
-    return Bench(Terms("cpu", {directory: checkpoint_hash(locate(directory, None))}, code_version())), cell
-
-
-def test_a_cell_is_tried_in_halves_until_it_fits(bench: tuple[Bench, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-
-    def hungry(model: TransformerBridge, cell: Any) -> Any:
-        sizes.append(chunk(4096))
-        if sizes[-1] > 1024:
-            raise MemoryError
-        return measure(model, cell)
-
-    monkeypatch.setattr("ostools.runs.executor.measure", hungry)
-    found = bench[0].measure(bench[1])
-    assert not isinstance(found, str)
-    assert sizes == [4096, 2048, 1024]
-    assert found[1].parameters["chunk_share"] == 0.25
-    assert found[1].parameters["cell_seconds"] > 0
-
-
-@pytest.mark.parametrize("share", [1 / 4, 0])
-def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well(
-    directory: str, monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
-    """A path sum is refused before it is computed, by what it needs in chunks of the size that they have then."""
-    asked = {"models": directory, "tasks": "copy-last", "lengths": 4, "measurements": "bounds"}
-    (cell,) = cells_of(sweep_of(asked))
-    module: Any = importlib.import_module("ostools.measure.bounds.bounds")
-    tried: list[int] = []
-
-    def needed(*_: Any, **__: Any) -> int:
-        tried.append(chunk(1 << 20))
-        return tried[-1]
-
-    monkeypatch.setattr(module, "bounds_bytes", needed)
-    monkeypatch.setattr(module, "available_memory", lambda device: int(share * (1 << 20)))
-    terms = Terms("cpu", {directory: checkpoint_hash(locate(directory, None))}, code_version())
-    found = Bench(terms).measure(cell)
-    if share:
-        assert not isinstance(found, str)
-        assert (found[1].parameters["chunk_share"], len(tried)) == (share, 3)
-    else:
-        assert isinstance(found, str)
-        assert found.startswith("out of memory while it was measured: forecast 0.")
-        assert "GiB free on this machine (InsufficientMemoryError: the path sums of " in found
-        assert tried[:5] == [(1 << 20) >> halving for halving in range(5)]  # then the message asks what was forecast
 
 
 @linux

@@ -22,10 +22,9 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.measure.swept import Cell
 from ostools.measure.unloaded import Forecast
-from ostools.runs import RayCluster, plan, ray_cluster, ray_connection, read_sweep, results, run, sweep_of
+from ostools.runs import RayCluster, plan, ray_cluster, read_sweep, results, run, sweep_of
 from ostools.runs.executor import Terms
-from ostools.runs.ray_cluster import Needs, Worker
-from ostools.runs.store import Store
+from ostools.runs.ray_cluster import Worker
 from tests.runs.test_run import CELLS, asked, table
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -154,19 +153,13 @@ def test_the_numbers_are_those_of_one_process_whatever_is_lost(
     pd.testing.assert_frame_equal(table(tmp_path / "ray"), table(tmp_path / "local"), check_exact=True)
 
 
-def test_a_model_on_several_devices_takes_all_gpus_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        ray_cluster, "alive", lambda ray: [{"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 8.0}, {"CPU": 1.0}]
-    )
-    found = {
-        (device, where): RayCluster()._gpus(Terms(device, {}, "", where))
-        for device in ("cpu", "cuda")
-        for where in (None, "disk", "auto")
-    }
-    assert found == {
-        ("cpu", None): 0, ("cpu", "disk"): 0, ("cpu", "auto"): 0,
-        ("cuda", None): 1, ("cuda", "disk"): 1, ("cuda", "auto"): 8,
-    }  # fmt: skip
+@pytest.mark.parametrize(("where", "gpus"), [(None, 1), ("disk", 1), ("auto", 8)])
+def test_a_model_on_several_devices_takes_all_gpus_of_a_node(
+    monkeypatch: pytest.MonkeyPatch, where: str | None, gpus: int
+) -> None:
+    monkeypatch.setattr(RayCluster, "_nodes", lambda self: [{"CPU": 4.0, "GPU": 2.0}, {"GPU": 8.0}, {"CPU": 1.0}])
+    assert RayCluster()._gpus(Terms("cuda", {}, "", where)) == gpus
+    assert RayCluster()._gpus(Terms("cpu", {}, "", where)) == 0
 
 
 @pytest.mark.slow
@@ -179,8 +172,7 @@ def test_a_cell_that_ends_its_worker_is_recorded_and_the_others_go_on(
     assert done.measured == 1
     (failed,) = done.failed
     assert "under lethal" in failed
-    assert "its worker was lost 2 times: ActorDiedError: " in failed
-    assert "worker process has died" in failed
+    assert "its worker was lost 2 times: Actor" in failed
     assert results(tmp_path / "out")["mitigation"].tolist() == ["none"]
     assert run(sweep, tmp_path / "out").failed[0].endswith(failed)
 
@@ -207,24 +199,15 @@ def test_a_cell_that_raises_or_fits_nowhere_has_failed_and_is_not_tried_again(
 # --- what must be the same on every node
 
 
-@pytest.mark.slow
-def test_a_cluster_with_other_code_is_refused(
-    cluster: Any, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PLANNING, "code_version", lambda: "0" * 16)
-    with pytest.raises(InputError, match="the code and versions that the sweep was planned with on every node, found"):
-        run(sweep_of(asked(written, **FEW)), tmp_path, executor=RayCluster(address(cluster), workers=1))
-    assert (stored(tmp_path), Store(tmp_path).failures()) == (0, [])
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("base_key", "expected the plugins and files that the sweep was planned with, found others on "),
         ("checkpoint_hash", "expected the checkpoint of .* that the sweep was planned with, found another one here"),
+        ("code_version", "expected the code and versions that the sweep was planned with, found others here"),
     ],
 )
-def test_a_worker_with_another_plugin_or_checkpoint_measures_nothing(
+def test_a_worker_with_another_plugin_checkpoint_or_code_measures_nothing(
     written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
 ) -> None:
     monkeypatch.setattr(PLANNING, name, lambda *_: "0" * 16)
@@ -250,7 +233,9 @@ def test_a_relative_model_is_that_of_the_directory_where_the_run_began(
 @pytest.mark.slow
 def test_a_cluster_without_room_for_a_worker_is_refused(cluster: Any, written: Path, tmp_path: Path) -> None:
     sweep = sweep_of(asked(written, **FEW))
-    with pytest.raises(InputError, match="a node with 64 CPUs for a worker, found nodes with 1 CPUs, 0 GPUs; 1 CPUs"):
+    with pytest.raises(
+        InputError, match="a node with 64 CPUs and 0 GPUs for a worker, found nodes with 1 CPUs, 0 GPUs; 1"
+    ):
         run(sweep, tmp_path, executor=RayCluster(address(cluster), cpus=64))
     with pytest.raises(InputError, match="device 'cuda': expected a Ray cluster with GPUs, found none"):
         run(sweep.model_copy(update={"device": "cuda"}), tmp_path, executor=RayCluster(address(cluster)))
@@ -265,8 +250,8 @@ def test_a_cluster_can_be_used_behind_one_of_our_own_which_had_no_room(
 ) -> None:
     """Ray turns on authentication for its own, in the environment and for good; and it takes the debugger."""
     before = dict(os.environ)
-    with pytest.raises(InputError, match=r"10000 workers of 1 CPU: expected at most \d+ on this machine"):
-        run(sweep_of(asked(written, **FEW)), tmp_path, executor=RayCluster(workers=10_000))
+    with pytest.raises(InputError, match="a node with 10000 CPUs"):
+        run(sweep_of(asked(written, **FEW)), tmp_path, executor=RayCluster(cpus=10_000))
     assert (ray.is_initialized(), dict(os.environ)) == (False, before)
     done = run(sweep_of(asked(written, **FEW)), tmp_path, executor=RayCluster(address(cluster)))
     assert (done.measured, done.failed) == (2, ())
@@ -274,28 +259,17 @@ def test_a_cluster_can_be_used_behind_one_of_our_own_which_had_no_room(
 
 def test_room_is_counted_node_by_node() -> None:
     nodes = [{"CPU": 4.0, "memory": 10.0}, {"CPU": 3.0, "memory": 100.0, "GPU": 2.0}, {"memory": 100.0}]
-    room = {
-        (cpus, gpus, memory): Needs(cpus, gpus, memory).room(nodes)
-        for cpus, gpus, memory in ((1, 0, 0), (2, 0, 0), (1, 0, 6), (1, 1, 0), (1, 0, 101))
-    }
-    assert list(room.values()) == [7, 3, 1 + 3, 2, 0]
+    needs = [{"CPU": 1}, {"CPU": 2}, {"CPU": 1, "memory": 6}, {"CPU": 1, "GPU": 1}, {"CPU": 1, "memory": 101}]
+    assert [ray_cluster._room(nodes, amounts) for amounts in needs] == [7, 3, 1 + 3, 2, 0]
 
 
 # --- addresses
 
 
-@pytest.mark.parametrize(
-    "wrong", ["", "10.0.0.1", "ray://10.0.0.1:10001", "a b:6379", "host:0", "host:65536", "http://x:1", ":6379"]
-)
-def test_an_address_of_a_wrong_form_is_refused(wrong: str) -> None:
-    with pytest.raises(InputError, match=r"Ray address .*: expected auto, or HOST:PORT as `ray start --head` says it"):
-        RayCluster(wrong)
-
-
 def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody there; somebody who says nothing; somebody who says something else."""
 
-    monkeypatch.setattr(ray_connection, "_SECONDS", 0.3)
+    monkeypatch.setattr(ray_cluster, "_SECONDS", 0.3)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     sweep = sweep_of(asked(written))
     with socket.socket() as silent, socket.socket() as other:
@@ -305,11 +279,14 @@ def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, m
         closed = other.getsockname()[1]
         started = time.monotonic()
         for where, why in (
-            (f"127.0.0.1:{closed}", "found none .*refused"),
-            ("no-such-host.invalid:6379", "found none"),
-            (f"127.0.0.1:{silent.getsockname()[1]}", "found none .*timed out"),
+            (f"127.0.0.1:{closed}", "refused"),
+            ("no-such-host.invalid:6379", ""),
+            (f"127.0.0.1:{silent.getsockname()[1]}", "timed out"),
+            *((wrong, "") for wrong in ("", "10.0.0.1", "ray://10.0.0.1:10001", "a b:6379", "host:65536", ":6379")),
         ):
-            with pytest.raises(InputError, match=rf"Ray address '{where}': expected a Ray cluster there, {why}"):
+            with pytest.raises(
+                InputError, match=f"Ray address '{where}': expected auto, or HOST:PORT .* found .*{why}"
+            ):
                 run(sweep, tmp_path, executor=RayCluster(where))
         other.listen()
         thread = threading.Thread(target=lambda: other.accept()[0].sendall(b"SSH-2.0-OpenSSH_9.2\r\n"))
@@ -324,26 +301,12 @@ def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, m
     assert not ray.is_initialized()
 
 
-@pytest.mark.parametrize("was_there", [True, False])
-def test_rays_token_is_readable_by_its_user_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_there: bool
-) -> None:
+def test_rays_token_is_readable_by_its_user_alone(tmp_path: Path) -> None:
     """Whoever reads it runs code as this user. Ray itself leaves its mode to the umask."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    token = tmp_path / ".ray" / "auth_token"
-    token.parent.mkdir()
-    if was_there:
-        token.write_text("secret")
-        token.chmod(0o644)
-
-    class Starting:
-        @staticmethod
-        def init(**options: Any) -> None:
-            token.write_text("secret")
-
-    umask = os.umask(0o022)
+    token, umask = tmp_path / "auth_token", os.umask(0o022)
+    starting: Any = type("Starting", (), {"init": staticmethod(lambda **options: token.write_text("secret"))})
     try:
-        ray_connection._connect(Starting, None, str(tmp_path))
+        ray_cluster._connect(starting, None, str(tmp_path))
         assert os.umask(0o022) == 0o022
     finally:
         os.umask(umask)

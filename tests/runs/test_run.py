@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,11 +14,9 @@ import pytest
 
 from ostools.ground.errors import InputError
 from ostools.runs import plan, results, run, sweep_of
-from ostools.runs import run as run_module
 from ostools.runs.executor import ThisProcess
 from ostools.runs.reading import read
 from ostools.runs.store import Store
-from tests.sets import quick
 
 SHORT = {"name": "evaluate", "max_new_tokens": 6}
 """A random model writes on to the end."""
@@ -61,13 +54,6 @@ def whole(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run(sweep_of(asked(written)), directory)
     assert (done.measured, done.present, done.failed) == (CELLS, 0, ())
     return directory
-
-
-def test_the_table_has_every_cell_at_every_length(whole: Path) -> None:
-    found = table(whole)
-    per = found.groupby(["measurement", "task", "dtype", "mitigation", "seed"])["length"].unique()
-    assert len(per) == CELLS
-    assert all(sorted(lengths) == [3, 4, 5] for lengths in per)
 
 
 def test_the_numbers_are_those_of_the_measurements_themselves(whole: Path, written: Path) -> None:
@@ -128,7 +114,7 @@ def four(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("harm", quick(["cut", "changed", "emptied", "foreign"], "cut", "changed"))
+@pytest.mark.parametrize("harm", ["cut", "changed"])
 def test_a_file_broken_on_disk_is_found_said_and_measured_again(
     written: Path, four: Path, tmp_path: Path, harm: str
 ) -> None:
@@ -137,12 +123,7 @@ def test_a_file_broken_on_disk_is_found_said_and_measured_again(
     expected = table(tmp_path)
     victim = sorted((tmp_path / "cells").iterdir())[1]
     data = victim.read_bytes()
-    harmed = {
-        "cut": data[:-9],
-        "changed": data[:99] + bytes([data[99] ^ 1]) + data[100:],
-        "emptied": b"",
-        "foreign": b"x",
-    }
+    harmed = {"cut": data[:-9], "changed": data[:99] + bytes([data[99] ^ 1]) + data[100:]}
     victim.write_bytes(harmed[harm])
     said: list[str] = []
     done = run(sweep, tmp_path, say=said.append)
@@ -250,53 +231,19 @@ def test_two_runners_on_one_directory(written: Path, tmp_path: Path) -> None:
         run(sweep, tmp_path)
 
 
-COMMAND = "import sys; from ostools.cli import main; main()"
-
-
 def sweep_file(tmp_path: Path, written: Path, **changes: object) -> Path:
     file = tmp_path / "sweep.yaml"
     file.write_text(json.dumps(asked(written, **changes)))  # JSON is YAML
     return file
 
 
-def until(found: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    for _ in range(1200):
-        if found() or process.poll() is not None:
-            return
-        time.sleep(0.05)
-    raise AssertionError("nothing was measured within a minute")
-
-
-def start(file: Path, out: Path) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "sweep", "run", str(file), "--out", str(out)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.slow
-def test_a_signal_ends_it_cleanly(written: Path, tmp_path: Path, number: int, code: int) -> None:
-    file, out = sweep_file(tmp_path, written, lengths="1:12"), tmp_path / "out"
-    process = start(file, out)
-    until(lambda: len(list((out / "cells").glob("[!.]*.parquet"))) >= 1, process)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert "Traceback" not in err
-    assert {path.suffix for path in (out / "cells").iterdir()} == {".parquet"}
-    run_module(sweep_of(asked(written, lengths=1, tasks="copy-last", measurements="evaluate")), out)
-
-
 def test_the_commands(run: Callable[..., tuple[int, str, str]], written: Path, tmp_path: Path) -> None:
     file = sweep_file(tmp_path, written, tasks="copy-last", mitigations="none", dtypes="float32")
     code, shown, _ = run("sweep", "run", str(file), "--out", "out", "--dry-run")
     assert (code, (tmp_path / "out").exists()) == (0, False)
-    assert "2 of 2 cells are missing" in shown
+    assert all(
+        word in " ".join(shown.split()) for word in ("2 of 2 cells are missing; forecast", "GiB at most", "free")
+    )
     code, shown, _ = run("sweep", "run", str(file), "--out", "out")
     assert code == 0
     assert "2 cells measured, 0 were there, 0 failed" in shown
@@ -308,27 +255,11 @@ def test_the_commands(run: Callable[..., tuple[int, str, str]], written: Path, t
     assert len(pd.read_csv(tmp_path / "table.csv")) == 75
     code, shown, _ = run("sweep", "results", "out", "--json")
     assert len(json.loads(shown)["rows"]) == 75
-
-
-def test_the_exit_code_says_that_a_cell_failed(
-    run: Callable[..., tuple[int, str, str]], written: Path, tmp_path: Path
-) -> None:
-    file = sweep_file(
-        tmp_path, written, tasks="copy-last", mitigations="none", lengths=[3, 400], measurements="evaluate"
-    )
-    code, shown, err = run("sweep", "run", str(file), "--out", "out")
-    assert code == 1
+    file = sweep_file(tmp_path, written, tasks="copy-last", mitigations="none", lengths=400, measurements=SHORT)
+    code, shown, err = run("sweep", "run", str(file), "--out", "failing")
+    assert (code, err.count("\n")) == (1, 2)
     assert "2 failed" in shown
-    assert err.count("\n") == 2
     assert "tokens" in err
-
-
-@pytest.mark.parametrize(
-    "arguments", [("run", "missing.yaml", "--out", "out"), ("results", "nowhere"), ("results", ".", "--out", "x.png")]
-)
-def test_bad_input_is_one_line(run: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...]) -> None:
-    code, shown, err = run("sweep", *arguments)
-    assert (code, shown, err.count("\n")) == (2, "", 1)
 
 
 STAGES = {

@@ -25,11 +25,8 @@ LAST = (
     ("task", "length", "prompt", "answer"),
     [
         (AppendixTask("copy-last"), 5, LAST.format("11110"), "0"),
-        (AppendixTask("copy-last"), 1, LAST.format("0"), "0"),
         (AppendixTask("copy-first"), 4, LAST.format("0111").replace("the last", "the first"), "0"),
         (AppendixTask("copy-last", separator_every=3), 7, LAST.format("111,111,0"), "0"),
-        (AppendixTask("copy-last", separator_every=3), 6, LAST.format("111,110"), "0"),
-        (AppendixTask("copy-last", interleave=True), 5, LAST.format("01010"), "0"),
         (AppendixTask("copy-last", interleave=True), 4, LAST.format("1010"), "0"),
         (AppendixTask("copy-first", interleave=True), 4, LAST.format("0101").replace("last", "first"), "0"),
         (
@@ -42,7 +39,6 @@ LAST = (
         (AppendixTask("copy", separator_every=3), 4, "Can you copy the following number?111,1", "111,1"),
         (AppendixTask("sum-ones"), 3, "Please perform the following sum: 1 + 1 + 1." + MATHS + ".", "3"),
         (AppendixTask("sum-ones", tidy=True), 3, "Please perform the following sum: 1 + 1 + 1." + MATHS, "3"),
-        (AppendixTask("sum-ones"), 1, "Please perform the following sum: 1." + MATHS + ".", "1"),
         (
             AppendixTask("count-ones"),
             12,
@@ -156,11 +152,8 @@ def test_half_the_words_are_car_and_the_others_are_all_sixteen() -> None:
     [
         ({"name": "copy-lst"}, "unknown task 'copy-lst': did you mean 'copy-last'"),
         ({"name": "sum-ones", "hint": True}, "task 'sum-ones' has no option 'hint'.*copy-last, copy-first"),
-        ({"name": "count-word", "separator_every": 3}, "has no option 'separator_every'"),
-        ({"name": "count-ones-bernoulli", "interleave": True}, "has no option 'interleave'"),
         ({"name": "count-word", "tidy": True}, "has no option 'tidy'; tasks that have it: sum-ones, count-ones"),
         ({"name": "count-ones", "examples": "after"}, "only mode=cot-few-shot has examples"),
-        ({"name": "count-ones", "uniform": True}, "has no option 'uniform'"),
         ({"name": "copy", "separator_every": 0}, "separator_every: expected a whole number of at least 1, found 0"),
         ({"name": "copy", "interleave": True, "uniform": True}, "exclude each other"),
     ],
@@ -168,9 +161,3 @@ def test_half_the_words_are_car_and_the_others_are_all_sixteen() -> None:
 def test_wrong_options_are_refused(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         AppendixTask(**options)
-
-
-def test_copy_first_asks_for_the_first_digit() -> None:
-    first, last = (AppendixTask(name).prompt(8) for name in ("copy-first", "copy-last"))
-    assert "What is the first digit in this sequence?" in first
-    assert "What is the last digit in this sequence?" in last

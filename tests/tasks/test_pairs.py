@@ -17,7 +17,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.tasks import AppendixTask, Pair, theorem_pair
 from ostools.tasks.figure5 import FIGURE_5
-from ostools.tasks.pairs import NextPairs, repeats_last
+from ostools.tasks.pairs import repeats_last
 
 
 @dataclass(frozen=True)
@@ -103,17 +103,6 @@ def test_the_proof_accepts_exactly_one_partner(v: list[int], v_star: list[int]) 
     assert repeats_last(v, [*v, v[-1]])
 
 
-def test_a_tasks_pair_is_its_prompt_with_n_and_with_one_more_item() -> None:
-    class Lengths(NextPairs):
-        form = AppendixTask("copy-last")
-
-        def ids(self, encoder: object, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
-            return {n: tuple(range(n)) for n in counts}
-
-    pairs = list(Lengths().pairs(Characters(), [1, 4]))
-    assert [(len(pair.ids), len(pair.extended)) for pair in pairs] == [(1, 2), (4, 5)]
-
-
 @pytest.mark.parametrize("extended", [(5, 6, 7)], ids=str)
 def test_a_pair_that_is_none_cannot_be_made(extended: tuple[int, ...]) -> None:
     assert theorem_pair(2, (5, 6)).extended == (5, 6, 6)
@@ -158,27 +147,6 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 def test_prompts_need_no_torch() -> None:
     found = run("import sys, ostools.tasks; print(sorted({'torch', 'transformers', 'pandas'} & set(sys.modules)))")
     assert found.stdout.strip() == "[]", found.stderr
-
-
-def test_one_more_digit_is_reported_by_figure_5d_alone() -> None:
-    assert [name for name in tasks.FIGURE_5 if "one-more-digit" in tasks.FIGURE_5[name]().kinds] == ["figure-5d"]
-    more = {
-        pair.length: pair
-        for pair in tasks.figure_5d().pairs(Characters(), [1, 2, 3, 4, 5], 0)
-        if pair.kind != "theorem"
-    }
-    assert list(more) == [3]  # elsewhere one more digit is the last token once more
-    assert len(more[3].extended) - len(more[3].ids) == 2
-
-
-@pytest.mark.parametrize(
-    ("task", "sequence"),
-    [("figure-5a", "1111111"), ("figure-5c", "1111111"), ("figure-5d", "111,111,1")],
-)
-def test_figure_5_ends_in_the_sequences_of_its_captions(task: str, sequence: str) -> None:
-    text = FIGURE_5[task]().text(7, 3)
-    assert text.endswith(sequence)
-    assert not text.removesuffix(sequence)[-1].isdigit()
 
 
 def test_the_page_on_reproducing_has_figure_5s_prompts_as_they_are_built() -> None:

@@ -26,6 +26,7 @@ The final answer to your maths question is: 6"""
 def test_the_papers_examples_stand_in_the_paper() -> None:
     # Its transcription puts a blank line between all paragraphs.
     assert "\n".join(line for line in paper_text().splitlines() if line).count(PRINTED) == 1
+    assert few_shot("sum-ones") == PRINTED
 
 
 def test_tidy_adds_the_question_that_the_first_example_lacks() -> None:
@@ -75,7 +76,3 @@ def test_a_mode_changes_neither_the_sequence_nor_the_answer(name: str, mode: str
     assert asked.trained_as is None
     assert not plain.reasons
     assert plain.trained_as == name
-
-
-def test_the_papers_examples_stand_as_printed() -> None:
-    assert few_shot("sum-ones") == PRINTED

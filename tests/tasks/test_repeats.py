@@ -59,12 +59,6 @@ def test_an_item_of_several_tokens_is_refused() -> None:
         list(tasks.words().pairs(Characters(), [1]))
 
 
-@pytest.mark.parametrize(("prompt", "item"), [("", None), ("text", ""), ("", "")])
-def test_nothing_to_repeat_is_refused(prompt: str, item: str | None) -> None:
-    with pytest.raises(InputError, match="expected something to repeat, found no text"):
-        RepeatTask("own", prompt, item)
-
-
 @pytest.mark.parametrize("name", tasks.TASK_PAIRS)
 @given(lengths=LENGTHS, seed=st.integers(0, 5))
 def test_task_pairs_are_the_papers_prompts_at_n_and_n_plus_1(name: str, lengths: list[int], seed: int) -> None:

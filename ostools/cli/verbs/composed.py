@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ostools.cli.checks import attention as check_attention
-from ostools.cli.checks import check_names, check_task, pairs_of, reading_of
 from ostools.cli.global_options import GLOBALS
 from ostools.cli.signature import with_options_of
 from ostools.cli.terminal import tell_written
@@ -118,10 +116,46 @@ def collapse(
     """
     from ostools import measure
 
-    pairs = pairs_of(task, prompt, item, items)
+    reading, pairs = _reading_of(site, per, norm, by_layer=layers is not None), _pairs_of(task, prompt, item, items)
     result: Any = measure.collapse(model, pairs, lengths=lengths, dtypes=dtypes, layers=layers, **options)
-    reading = reading_of(site, per, norm, by_layer=layers is not None)
     return replace(result, reading=reading)
+
+
+def _pairs_of(task: str | None, prompt: Any, item: str | None, items: Any) -> Any:
+    """The task of that name, or the pairs of a text or of ids, whose end is repeated.
+
+    Raises `InputError` for options that exclude each other.
+    """
+    from ostools import tasks
+
+    is_text = isinstance(prompt, str)
+    if item is not None and not is_text:
+        raise InputError("--item is what --prompt repeats: give --prompt too")
+    if prompt is None:
+        name = task or "figure-5a"
+        spec = name if items == "text" or ":items=" in name else f"{name}:items={items}"
+        return tasks.task(spec, tasks.CollapseTask)
+    if task is not None:
+        option = "--prompt" if is_text else "--ids"
+        raise InputError(f"--task and {option} exclude each other: leave one out")
+    if not is_text:
+        return tasks.RepeatedIds(prompt, name="prompt")
+    # Without an item the text's own last token is repeated, which is done on ids.
+    return tasks.RepeatTask("prompt", prompt, item, items if item else "ids")
+
+
+def _reading_of(site: str | None, per: str | None, norm: str | None, *, by_layer: bool) -> Any:
+    """The distance that is shown, None for the default. Raises `InputError` for an unknown one."""
+    from ostools.measure.collapse.verdicts import Reading
+
+    if not by_layer and not (site or per or norm):
+        return None
+    reading = Reading.with_defaults(site or ("residual" if by_layer else "y"), per, norm or "l2")
+    if by_layer and reading.site != "residual":
+        raise InputError(
+            f"--layers compares v^(l) after each block: expected --site residual or none, found {reading.site}"
+        )
+    return reading
 
 
 def pairs_memory(
@@ -139,7 +173,7 @@ def pairs_memory(
     """Bytes of the pairs that `collapse` compares."""
     from ostools.measure.collapse.distances import collapse_memory
 
-    pairs = pairs_of(task, None if prompt is None else prompt.values[0], item, items)
+    pairs = _pairs_of(task, None if prompt is None else prompt.values[0], item, items)
     return collapse_memory(model, pairs, lengths, dtypes=dtypes, layers=layers, mitigation=mitigation)
 
 
@@ -168,16 +202,17 @@ def difference(
     """
     from ostools import measure
     from ostools.cli.commands import COMMANDS
-    from ostools.cli.memory import memory_of
+    from ostools.cli.limits import memory_of
     from ostools.cli.prompts import Prompts
     from ostools.cli.running import EMBEDDED, at_work, give, on_model
 
     options = {"prompt": prompt, "task": task, "length": length, "seed": seed}
     arguments = {name: value for name, value in options.items() if value is not None}
-    check_attention(arguments)
-    check_task(arguments)
-    check_names({**arguments, "mitigation": mitigation})
-    _require_second_run(mitigation, against_prompt, against_model)
+    if (second_runs := sum(run is not None for run in (mitigation, against_prompt, against_model))) != 1:
+        raise InputError(
+            "expected one of --mitigation, --against-prompt and --against-model, which says what the second run is, found "
+            f"{second_runs}"
+        )
     memory, doing = memory_of(COMMANDS["attention",], arguments), "reading the patterns"
 
     def patterns(model_name: str) -> list[Any]:
@@ -202,18 +237,3 @@ def difference(
         tell_written(first.view(second).save(GLOBALS.out))
         return
     give(measure.attention_difference(first, second, corresponding=corresponding))
-
-
-def _require_second_run(mitigation: str | None, against_prompt: str | None, against_model: str | None) -> None:
-    options = {
-        "--mitigation": mitigation,
-        "--against-prompt": against_prompt,
-        "--against-model": against_model,
-    }
-    used = [option for option, value in options.items() if value is not None]
-    if len(used) != 1:
-        reason = "exclude each other" if used else "say what the second run is"
-        names = " and ".join(used or options)
-        raise InputError(f"{names} {reason}: expected one of them, found {len(used)}")
-    if against_prompt == "":
-        raise InputError("--against-prompt: expected text, found nothing; give a character")

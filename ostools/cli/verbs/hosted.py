@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ostools.cli import terminal
 from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS
+from ostools.cli.options import fields_of
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,15 +34,15 @@ def hosted_result(
         if endpoint is not None:
             raise InputError("--endpoint: expected --answers FILE too, where the answers are kept as they come")
         return None
-    _refuse_options_of_a_loaded_model(command, arguments, asks=endpoint is not None)
+    options = {field.name: field.declared.opts[0] for field in fields_of(command)}
+    allowed = {*command.of_questions, *command.defaults, *(() if endpoint is None else ("max_new_tokens",))}
+    if used := [options[key] for key in arguments if key not in allowed] + GLOBALS.of_a_loaded_model:
+        raise InputError(f"{used[0]} is of a model that is loaded here: leave it out with --answers")
     from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
 
     selection = {key: value for key, value in arguments.items() if key in command.of_questions}
-    if command.hosted == "figure_questions":
-        number: Any = command.fixed.get("number", 2)
-        questions = _figure_questions(number, selection)
-    else:
-        questions = _questions(selection)
+    is_figure = command.hosted == "figure_questions"
+    questions = _questions(selection, str(command.fixed.get("number", 2)) if is_figure else None)
     if endpoint is None:
         answers = read_answers(file, questions, model=name)
     elif name is None:
@@ -55,30 +56,19 @@ def hosted_result(
     return function(answers, **selection, **command.fixed)
 
 
-def _refuse_options_of_a_loaded_model(command: Command, arguments: Mapping[str, Any], asks: bool) -> None:
-    from ostools.cli.options import fields_of
+def _questions(selection: Mapping[str, Any], figure: str | None = None) -> list[Question]:
+    """The questions of a task, or of one of the paper's figures; "all": those of all claims."""
+    if figure is None:
+        from ostools.tasks.questions import questions
 
-    options = {field.name: field.declared.opts[0] for field in fields_of(command)}
-    allowed = {*command.of_questions, *command.defaults, *(("max_new_tokens",) if asks else ())}
-    refused = [options[key] for key in arguments if key not in allowed]
-    refused += [key for key, value in GLOBALS.of_a_loaded_model.items() if value is not None]
-    if refused:
-        raise InputError(f"{refused[0]} is of a model that is loaded here: leave it out with --answers")
+        return questions(selection["task"], **{key: value for key, value in selection.items() if key != "task"})
+    if figure == "all":
+        from ostools.experiments.reproduce.parts import claim_questions
 
-
-def _questions(selection: Mapping[str, Any]) -> list[Question]:
-    """The questions of a task."""
-    from ostools.tasks.questions import questions
-
-    options = {key: value for key, value in selection.items() if key != "task"}
-    return questions(selection["task"], **options)
-
-
-def _figure_questions(number: int, selection: Mapping[str, Any]) -> list[Question]:
-    """The questions of one of the paper's figures."""
+        return claim_questions()
     from ostools.experiments import figure_prompts
 
-    return figure_prompts(number, *(selection.get(name) for name in ("lengths", "seeds", "panels")))
+    return figure_prompts(int(figure), *(selection.get(name) for name in ("lengths", "seeds", "panels")))
 
 
 def prompts(
@@ -114,18 +104,11 @@ def prompts(
     if figure is None:
         selection |= {"task": task or "count-ones", "mitigation": mitigation}
         questions = _questions({"lengths": range(1, 65)} | selection)
-    elif figure == "all":
-        from ostools.experiments.reproduce.parts import claim_questions
-
-        fixed = {**selection, "task": task, "mitigation": mitigation}
-        if used := [name for name, value in fixed.items() if value is not None]:
-            raise InputError(f"--figure all has tasks and lengths of its own: leave --{used[0]} out")
-        questions = claim_questions()
     else:
-        for name, value in (("--task", task), ("--mitigation", mitigation)):
-            if value is not None:
-                raise InputError(f"--figure {figure} has tasks of its own: leave {name} out")
-        questions = _figure_questions(int(figure), selection)
+        chosen = {"task": task, "mitigation": mitigation} | (selection if figure == "all" else {})
+        if used := [name for name, value in chosen.items() if value is not None]:
+            raise InputError(f"--figure {figure} has a --{used[0]} of its own: leave it out")
+        questions = _questions(selection, figure)
     if out is not None:
         from ostools.results import write_atomically
 

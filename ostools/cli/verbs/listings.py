@@ -6,7 +6,6 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -25,34 +24,31 @@ _LONGEST_PROMPT = 72
 """Characters of a prompt that a listing shows."""
 
 
-def models(*, check: str | None = None) -> None:
-    """List what can be loaded: the embedded models, real ones in packages, the families of models, and how to name a model.
-
-    Args:
-        check: a directory with a config.json, or a hub id: say instead by which route that model goes, and what is refused
-            of it. No weights are read.
-    """
-    if check is not None:
-        terminal.print_text(_checked_route(check))
-        return
+def models() -> None:
+    """List what can be loaded: the embedded models, real ones in packages, the families of models, and how to name a model."""
     from ostools.models.families import FAMILIES, ROUTES
     from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
     from ostools.models.files.sources import EMBEDDED_DIRECTORIES
 
-    cards = {name: _card(directory / "card.json") for name, directory in EMBEDDED_DIRECTORIES.items()}
+    files = {name: directory / "card.json" for name, directory in EMBEDDED_DIRECTORIES.items()}
+    cards = {name: json.loads(file.read_text("utf-8")) if file.is_file() else None for name, file in files.items()}
     families = [family for family in FAMILIES if family.refused is None]
-    refusing = {family.name: family for family in FAMILIES if family.refused is not None}
-    refused = {name: family.refused for name, family in refusing.items() if not family.generic_instead}
+    refusing = [family for family in FAMILIES if family.refused is not None]
     if GLOBALS.json:
+        packaged = {
+            name: {
+                "title": model.title,
+                "licence": model.licence,
+                "install": model.install,
+                "installed": is_installed(name),
+            }
+            for name, model in PACKAGED_MODELS.items()
+        }
         rows = [
             {"name": family.name, "architecture": family.architecture, "block": family.block} | family.routes
             for family in families
         ]
-        fields = ("title", "licence", "install")
-        packaged = {
-            name: {field: getattr(model, field) for field in fields} | {"installed": is_installed(name)}
-            for name, model in PACKAGED_MODELS.items()
-        }
+        refused = {family.name: family.refused for family in refusing if not family.generic_instead}
         terminal.print_json({"embedded": cards, "packaged": packaged, "families": rows, "refused": refused})
         return
     lines = [line for name, card in cards.items() for line in _embedded(name, card)]
@@ -70,56 +66,15 @@ def models(*, check: str | None = None) -> None:
         for family in families
     ]
     terminal.print_table("Families", ["family", "architecture", *ROUTES], cells, text_columns=2)
-    terminal.print_text([f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items()])
-    terminal.print_text(["Weights in few bits that load: GGUF, dequantised by transformers."])
-    terminal.print_text(
-        [
-            f"By the generic route: {name}: {family.refused}."
-            for name, family in refusing.items()
-            if family.generic_instead
-        ]
-    )
-    terminal.print_text([f"Not loaded: {name}: {reason}." for name, reason in refused.items()])
-    terminal.print_text(["Whatever else transformers loads goes by the generic route; see --check."])
-
-
-def _checked_route(name: str) -> list[str]:
-    """Route of the model with that config.json, in sentences. `InputError` for one that goes by none."""
-    from huggingface_hub import hf_hub_download
-
-    from ostools.ground.errors import InputError, in_words
-    from ostools.models.files.checks import read_json
-    from ostools.models.files.config import family_of_settings, refuse_quantised
-
-    directory = Path(name)
-    try:
-        file = directory / "config.json" if directory.is_dir() else Path(hf_hub_download(name, "config.json"))
-    except Exception as error:
-        raise InputError(
-            f"check: expected a directory or a hub id with a config.json, found {name!r}: {in_words(error)}"
-        ) from None
-    if not file.is_file():
-        raise InputError(f"check: expected a config.json in {name}, found none: give the directory of a model")
-    config = read_json(file)
-    refuse_quantised(config, directory)
-    family = family_of_settings(config, str(file))
-    if family.generic:
-        return [
-            f"{family.module}: no record; the generic route, if v^(l) and y are proven at load.",
-            "Measured: sensitivity (linearisation full, of a logit too), collapse, evaluate, probe, faithfulness.",
-            "Where each block has one softmax over keys, and known norms, both proven at load: frozen and spectra too.",
-            "Refused: detached, attribution, bounds, hops and masks, which need more of the inside of a block.",
-        ]
-    missing = [route for route, has in family.routes.items() if not has]
-    return [f"{family.name}: by its record. Refused or slower: {', '.join(missing) or 'nothing'}."]
-
-
-def _card(file: Path) -> dict[str, Any] | None:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    lines = [f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items()]
+    lines.append("Weights in few bits that load: GGUF, dequantised by transformers.")
+    for family in sorted(refusing, key=lambda family: not family.generic_instead):
+        route = "By the generic route" if family.generic_instead else "Not loaded"
+        lines.append(f"{route}: {family.name}: {family.refused}.")
+    terminal.print_text([*lines, "Whatever else transformers loads goes by the generic route."])
 
 
 def _embedded(name: str, card: dict[str, Any] | None) -> list[str]:
-    """Two lines about a model that the package carries."""
     from ostools.models.families import EMBEDDED
 
     if card is None:
@@ -147,7 +102,7 @@ def tasks() -> None:
     """
     from ostools.tasks.named import listing
 
-    rows = [(row, _beginning(row)) for row in map(_with_own_options, listing())]
+    rows = [(_with_own_options(row), _beginning(row)) for row in listing()]
     pairs = list(_pairs())
     if GLOBALS.json:
         terminal.print_json(_as_rows([*rows, *pairs]))
@@ -172,15 +127,19 @@ def mitigations() -> None:
 
 def _with_own_options(row: Listed) -> Listed:
     """The row with the options of this one of the paper's prompts, which share a class."""
-    from ostools.tasks import APPENDIX_NAMES, AppendixTask
+    from ostools.tasks.appendix_c import NAMES, options_of
 
-    if row.name not in APPENDIX_NAMES:
-        return row
-    values: dict[str, list[str]] = {}
-    for options in AppendixTask.each_option(row.name):
-        for key, value in options.items():
-            values.setdefault(key, []).append(str(value).lower())
-    return row._replace(options=", ".join(f"{key}={'|'.join(dict.fromkeys(texts))}" for key, texts in values.items()))
+    return row._replace(options=options_of(row.name)) if row.name in NAMES else row
+
+
+def _beginning(row: Listed) -> str:
+    """The beginning of a task's prompt on one line; what is wrong with it where it cannot be used."""
+    from ostools.tasks import task
+
+    try:
+        return _short(task(row.name).prompt(4))
+    except InputError:
+        return row.summary
 
 
 def _pairs() -> Iterator[tuple[Listed, str]]:
@@ -196,17 +155,6 @@ def _pairs() -> Iterator[tuple[Listed, str]]:
 def _short(prompt: str) -> str:
     line = on_one_line(prompt)
     return line if len(line) <= _LONGEST_PROMPT else f"{line[: _LONGEST_PROMPT - 1]}…"
-
-
-def _beginning(row: Listed) -> str:
-    """The beginning of a task's prompt on one line; what is wrong with it where it cannot be used."""
-    from ostools.tasks import task
-
-    try:
-        prompt = task(row.name).prompt(4)
-    except InputError:
-        return row.summary
-    return _short(prompt)
 
 
 def _as_rows(listed: Iterable[tuple[Listed, str]]) -> list[dict[str, str]]:
@@ -268,7 +216,6 @@ def doctor() -> None:
 
 
 def _packages() -> Iterator[Finding]:
-    """The system, and every distribution that this one needs, in the version that is installed."""
     from importlib import metadata
 
     from packaging.requirements import Requirement
@@ -283,16 +230,15 @@ def _packages() -> Iterator[Finding]:
     for requirement in map(Requirement, metadata.requires(_DISTRIBUTION) or ()):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        name, expected = requirement.name, requirement.specifier
         try:
-            version = metadata.version(name)
+            version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
-            yield Finding(name, _MISSING, f"not installed; expected {expected or 'any version'}")
-            continue
-        if expected.contains(version, prereleases=True):
-            yield Finding(name, _OK, version)
+            version = ""
+        if version and requirement.specifier.contains(version, prereleases=True):
+            yield Finding(requirement.name, _OK, version)
         else:
-            yield Finding(name, _MISSING, f"{version}; expected {expected}")
+            expected = requirement.specifier or "any version"
+            yield Finding(requirement.name, _MISSING, f"{version or 'not installed'}; expected {expected}")
 
 
 def _machine() -> Iterator[Finding]:
@@ -335,7 +281,6 @@ def _models() -> Iterator[Finding]:
 
 
 def _plugins() -> Iterator[Finding]:
-    """Mitigations and tasks of other distributions, and whether they can be used."""
     from mitigations.named import listing as listed_mitigations
     from ostools.tasks.named import listing as listed_tasks
 

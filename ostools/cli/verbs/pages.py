@@ -13,7 +13,7 @@ from ostools.cli.running import EMBEDDED, at_work, each_at_work
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
-    from ostools.cli.memory import Memory
+    from ostools.cli.limits import Memory
     from ostools.experiments import Reproduction
     from ostools.measure.unloaded import Unloaded
     from ostools.models import Prompt
@@ -49,12 +49,25 @@ def report(
     from ostools.results import checked_output
 
     if run is not None:
-        _refuse_beside_run(models, prompt, sections, lengths, quick)
+        measured = {
+            "--model": models,
+            "--prompt": prompt,
+            "--section": sections,
+            "--lengths": lengths,
+            "--quick": quick,
+        }
+        if used := [name for name, value in measured.items() if value] + GLOBALS.of_a_loaded_model:
+            raise InputError(
+                "--run reports on cells that are there and measures nothing: leave out "
+                f"{' and '.join(used)}; what a sweep measures stands in its file"
+            )
         terminal.tell_written(write_report(run=run, out=out, say=terminal.note))
         return
     checked_output(out, (".html",), option="--out")
     prompts: Any = prompt
-    names = _checked_models(list(models or [EMBEDDED]), prompts)
+    names = list(models or [EMBEDDED])
+    if len(names) > 2 or len({*names}) < len(names):
+        raise InputError(f"--model: expected one model, or two that differ, found {', '.join(names)}: leave one out")
     options: dict[str, Any] = {"out": out, "sections": sections, "lengths": lengths, "quick": quick}
     memory = _report_memory(prompts, lengths, sections, quick)
     if len(names) == 2:
@@ -71,23 +84,9 @@ def report(
     terminal.tell_written(page)
 
 
-def _refuse_beside_run(models: Any, prompt: Any, sections: Any, lengths: Any, quick: bool) -> None:
-    """Refuse options that say what to measure."""
-    options = {"--model": models, "--prompt": prompt, "--section": sections, "--lengths": lengths, "--quick": quick}
-    used = [name for name, value in options.items() if value]
-    used += [name for name, value in GLOBALS.of_a_loaded_model.items() if value is not None]
-    if used:
-        raise InputError(
-            "--run reports on cells that are there and measures nothing: leave out "
-            f"{' and '.join(used)}; what a sweep measures stands in its file"
-        )
-
-
 def _report_memory(
     prompts: Prompts | None, lengths: Sequence[int] | None, sections: Sequence[str] | None, quick: bool
 ) -> Memory:
-    """Bytes of the largest section, as a function of the model."""
-
     def memory(model: Unloaded) -> int:
         from ostools.reporting.report.measuring import report_memory
         from ostools.reporting.report.report import LONGEST, default_prompt
@@ -98,22 +97,6 @@ def _report_memory(
         return report_memory(model, text, measured, sections, quick)
 
     return memory
-
-
-def _checked_models(names: list[str], prompts: Prompts | None) -> list[str]:
-    """One model, or two that differ, whose prompt is a text."""
-    if len(names) > 2:
-        raise InputError(f"--model: expected one model or two, found {len(names)}: write a report of each pair")
-    if len(names) == 2:
-        from ostools.models.files.sources import locate
-
-        ids = prompts is not None and not isinstance(prompts.values[0], str)
-        if ids:
-            raise InputError("--ids is of one model, found two of --model: give --prompt")
-        same = names[0] == names[1]
-        if same or locate(names[0], None).directory == locate(names[1], None).directory:
-            raise InputError(f"--model: expected two models that differ, found {names[0]} twice: leave one out")
-    return names
 
 
 def reproduce(
@@ -149,7 +132,8 @@ def reproduce(
     numbers = None if figures is None else list(figures)
     claims = chosen_claims(numbers)
     if answers is not None:
-        _refuse_beside_answers(recipe)
+        if used := ["--recipe"] * (recipe is not None) + GLOBALS.of_a_loaded_model:
+            raise InputError(f"{used[0]} is of a model that is loaded here: leave it out with --answers")
         hosted = read_answers(answers, claim_questions(), model=model)
         _show_claims(write_reproduction(hosted, numbers, out=out, say=terminal.note))
         return
@@ -175,14 +159,6 @@ def reproduce(
             say=terminal.note,
         )
     _show_claims(reproduction)
-
-
-def _refuse_beside_answers(recipe: Path | None) -> None:
-    """Refuse options of a model that is loaded here."""
-    used = ["--recipe"] if recipe is not None else []
-    used += [name for name, value in GLOBALS.of_a_loaded_model.items() if value is not None]
-    if used:
-        raise InputError(f"{used[0]} is of a model that is loaded here: leave it out with --answers")
 
 
 def _show_claims(result: Reproduction) -> None:

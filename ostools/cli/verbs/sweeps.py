@@ -16,7 +16,6 @@ from ostools.ground.signals import ended_by_signals
 
 if TYPE_CHECKING:
     from ostools import runs
-    from ostools.runs.executor import Job
 
 _CELL_COLUMNS = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
 
@@ -48,9 +47,6 @@ def run(
         worker_cpus: CPUs of each of Ray's workers, which uses at most as many threads; 1 unless
             given.
     """
-    for option, count in (("--workers", workers), ("--worker-cpus", worker_cpus)):
-        if count is not None and count < 1:
-            raise InputError(f"{option}: expected a whole number of at least 1, found {count}")
 
     def work(interrupted: Callable[[], bool]) -> None:
         from ostools import runs
@@ -85,14 +81,13 @@ def note(text: str) -> None:
 
 
 def _executor(workers: int | None, ray_address: str | None, worker_cpus: int | None) -> runs.Executor | None:
-    """Ray's workers where any of its options is given; None: this process."""
     from ostools.runs import RayCluster
 
     if workers is None and ray_address is None:
         if worker_cpus is not None:
             raise InputError("--worker-cpus: expected --workers or --ray-address with it, found neither")
         return None
-    return RayCluster(ray_address, workers=workers, cpus=worker_cpus or 1)
+    return RayCluster(ray_address, workers=workers, cpus=1 if worker_cpus is None else worker_cpus)
 
 
 def _show_outcome(outcome: runs.Outcome, out: Path) -> None:
@@ -105,39 +100,27 @@ def _show_outcome(outcome: runs.Outcome, out: Path) -> None:
 
 
 def _show_plan(plan: runs.Plan) -> None:
-    """Print every missing cell with its forecast memory; the title says whether the largest fits."""
-    rows = [_planned_row(job) for job in plan.pending]
-    names = [*_CELL_COLUMNS, "lengths", "from", "to"]
+    """Print every missing cell with its forecast memory; the title sets the largest beside what is free."""
+    names, rows = [*_CELL_COLUMNS, "lengths", "from", "to", "forecast_bytes"], []
+    for job in plan.pending:
+        cell, forecast = job.keyed_cell.cell, job.forecast
+        size = None if forecast.work is None else forecast.memory
+        columns = (cell.columns[name] for name in _CELL_COLUMNS)
+        rows.append((*columns, len(cell.lengths), cell.lengths[0], cell.lengths[-1], size))
     if GLOBALS.json:
-        terminal.print_json([dict(zip([*names, "forecast_bytes"], row, strict=True)) for row in rows])
+        terminal.print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
     title = f"{len(plan.pending)} of {len(plan.keyed_cells)} cells are missing"
     if rows:
-        largest = max(job.forecast.memory for job in plan.pending)
-        fit = _fit(largest, plan.terms.device, at_least=any(row[-1] is None for row in rows))
-        title += f"; forecast {fit}; the first cells measure the time"
-    in_gib = ["unknown" if row[-1] is None else f"{row[-1] / 2**30:.2f}" for row in rows]
-    printed = [(*row[:-1], size) for row, size in zip(rows, in_gib, strict=True)]
-    terminal.print_table(title, [*names, "forecast GiB"], printed, text_columns=6)
+        from ostools.ground.memory import free_memory
 
-
-def _planned_row(job: Job) -> tuple[Any, ...]:
-    """A cell's columns, its lengths, and its forecast bytes; None where nothing is known of it."""
-    cell, forecast = job.keyed_cell.cell, job.forecast
-    memory = None if forecast.work is None else forecast.memory
-    columns = (cell.columns[name] for name in _CELL_COLUMNS)
-    return (*columns, len(cell.lengths), cell.lengths[0], cell.lengths[-1], memory)
-
-
-def _fit(size: int, device: str, at_least: bool) -> str:
-    """The largest forecast beside what is free; a GPU may be a worker's, of which none is known."""
-    words = f"{size / 2**30:.2f} GiB at {'least' if at_least else 'most'}"
-    if device != "cpu":
-        return f"{words} on {device}"
-    from ostools.ground.memory import free_memory
-
-    free, fits = free_memory(), "may fit into" if at_least else "fits into"
-    return f"{words}: {fits if size <= free.bytes else 'does NOT fit into'} {free}"
+        largest = max(job.forecast.memory for job in plan.pending) / 2**30
+        bound = "least" if any(row[-1] is None for row in rows) else "most"
+        # A GPU may be a worker's, of which nothing is known here.
+        place = f"found {free_memory()}" if plan.terms.device == "cpu" else f"on {plan.terms.device}"
+        title += f"; forecast {largest:.2f} GiB at {bound}, {place}; the first cells measure the time"
+    printed = [(*row[:-1], "unknown" if row[-1] is None else f"{row[-1] / 2**30:.2f}") for row in rows]
+    terminal.print_table(title, [*names[:-1], "forecast GiB"], printed, text_columns=6)
 
 
 # ---- results

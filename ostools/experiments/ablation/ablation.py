@@ -141,7 +141,6 @@ def _grouped(frame: Any) -> Iterator[tuple[Any, Any]]:
         "--what edges --target 2.0:64:7",
     ),
     defaults={"task": "copy-first", "lengths": "20"},
-    check="ablation",
     memory="measure.attention.attention:patterns_memory",
 )
 def ablation(

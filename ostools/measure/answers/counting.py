@@ -44,8 +44,7 @@ from ostools.models import Prompt
 from ostools.models.tokens import token_text
 from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.results.table_head import TableHead
-from ostools.tasks.appendix_c import AppendixTask
-from ostools.tasks.counting import COUNTING
+from ostools.tasks.appendix_c import COUNTING, AppendixTask
 
 COLUMNS = {
     **{"task": "str", "seed": "int64", "length": "int64", "tokens": "int64", "dtype": "str"},
@@ -82,7 +81,6 @@ class Counting(
 @measurement(
     command="evaluate counting",
     examples=("--task count-ones --dtype float32 --out counting.png",),
-    check="counting",
     memory="measure.answers.counting:counting_memory",
 )
 @in_smaller_chunks

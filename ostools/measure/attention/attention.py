@@ -97,7 +97,6 @@ class Attention(
 @measurement(
     command="attention",
     examples=('--prompt "Can you copy the following number?1111" --out x.html', "--task copy-last --length 12"),
-    check="attention",
     memory="measure.attention.attention:patterns_memory",
 )
 @in_smaller_chunks
@@ -211,5 +210,5 @@ def patterns_memory(
 ) -> int:
     """Bytes of a pass over a prompt of `pos` tokens, or over the longest one of a task, whose patterns are kept."""
     if pos is None:
-        pos = model.longest(task or "", lengths or [length or 1]).tokens
+        pos = 1 if task is None else model.longest(task, lengths or [length or 1]).tokens
     return patterns_bytes(model.shape, pos)

@@ -186,6 +186,5 @@ SWEPT = Swept(
     read=from_rows,
     options={"bos": None, "layers": None},
     rows=lambda result, cell: as_rows(result),
-    pairs=True,
     casts=True,
 )

@@ -172,8 +172,6 @@ class AttentionVariation(
     command="collapse variation",
     examples=("--task figure-5c --lengths 1:200 --out variation.png",),
     defaults={"lengths": "1:128"},
-    check="variation",
-    pairs=True,
     memory="measure.collapse.variation:variation_memory",
 )
 @in_smaller_chunks

@@ -114,7 +114,6 @@ class Sensitivities(
         "--ids 2,40,50 --model ./my-model",
         '--prompt "Once upon a" --logit " time" --logit " day"',
     ),
-    check="sensitivity",
     memory="measure.jacobian.memory:sensitivity_memory",
     sweep="measure.jacobian.sensitivity:SWEPT",
 )

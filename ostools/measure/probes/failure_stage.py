@@ -141,7 +141,6 @@ class FailureStage(
     ),
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64,96,128,144,160"},
     lines_of=("measure.probes.probe:probe",),
-    check="seeds_drawn",
     memory="measure.probes.failure_stage:failure_stage_memory",
     sweep="measure.probes.failure_stage:SWEPT",
 )

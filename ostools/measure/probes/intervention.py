@@ -91,7 +91,6 @@ class ProbeIntervention(
     examples=("--task count-ones-bernoulli --lengths 2:9 --out intervention.png",),
     defaults={"task": "count-ones-bernoulli", "lengths": "2:9"},
     lines_of=("measure.probes.probe:probe",),
-    check="seeds_drawn",
     memory="measure.probes.probe:probe_memory",
     sweep="measure.probes.intervention:SWEPT",
 )

@@ -90,7 +90,6 @@ class Decodability(
     command="probe",
     examples=("--task count-ones-bernoulli --dtype bfloat16 --out probe.png",),
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64"},
-    check="seeds_drawn",
     memory="measure.probes.probe:probe_memory",
     sweep="measure.probes.probe:SWEPT",
 )

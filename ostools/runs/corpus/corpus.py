@@ -10,6 +10,7 @@ import json
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -48,7 +49,6 @@ _MOST_SEED = 2**31 - 1
     ),
     renamed={"out": "cells"},
     lines_of=("measure.jacobian.sensitivity:sensitivity",),
-    check="corpus",
     memory="runs.corpus.corpus:corpus_memory",
 )
 def corpus(
@@ -91,7 +91,9 @@ def corpus(
     """
     described = describe(model)
     what = Measure.from_options(measure, linearisation, method, dtypes, described.d_model, mitigation)
-    length_list, seed = _checked_lengths(model, lengths, measure), _checked_seed(seed)
+    length_list, seed = _checked_lengths(model, lengths, measure), whole_number("seed", seed)
+    if seed > _MOST_SEED:
+        raise InputError(f"seed: expected at most {_MOST_SEED}, found {seed}")
     if out is not None:
         _require_storable(model, what.mitigation)
     text_list, count = read_texts(texts), None if count is None else whole_number("count", count, 1)
@@ -116,12 +118,6 @@ def _checked_lengths(model: TransformerBridge, lengths: int | Sequence[int], mea
     return length_list
 
 
-def _checked_seed(seed: int) -> int:
-    if whole_number("seed", seed) > _MOST_SEED:
-        raise InputError(f"seed: expected at most {_MOST_SEED}, found {seed}")
-    return int(seed)
-
-
 def _require_storable(model: TransformerBridge, mitigation: Mitigation | None) -> None:
     """Refuse what the key of a cell would not know of: edits, and a mitigation that its label does not make again."""
     if edits := hooks.active_edits(model):
@@ -129,18 +125,14 @@ def _require_storable(model: TransformerBridge, mitigation: Mitigation | None) -
             f"corpus: expected a model without edits where cells are stored, found {edits[0].kind!r} at {edits[0].where}: "
             f"leave its block, or leave out away{OF_A_LEFT_HOOK}"
         )
-    if mitigation is not None and not _made_by_name(mitigation):
+    made = None
+    with suppress(mitigations.MitigationError):
+        made = mitigations.mitigation(mitigations.label(mitigation))
+    if mitigation is not None and made != mitigation:
         raise InputError(
             f"corpus: expected a mitigation that its name makes where cells are stored, found {mitigation!r}: give a "
             "name with options, or leave out away"
         )
-
-
-def _made_by_name(mitigation: Mitigation) -> bool:
-    try:
-        return mitigations.mitigation(mitigations.label(mitigation)) == mitigation
-    except mitigations.MitigationError:
-        return False
 
 
 @dataclass(frozen=True)
@@ -179,7 +171,7 @@ class _Windows(Executor):
 def _batches(windows: _Windows, window_sets: Sequence[Sequence[Window]]) -> Iterator[_Batch]:
     """The cells: windows of one length, as many as `TOKENS_PER_CELL` tokens hold, each under a key of all that
     defines its rows."""
-    number, code, provenance, mitigation = 0, _code(), windows.provenance, windows.what.mitigation
+    number, code, provenance, mitigation = 0, code_version("runs/corpus"), windows.provenance, windows.what.mitigation
     label, source_hashes = mitigations.label(mitigation), sources(list(mitigations.parts(mitigation)))
     name, dtype, question = str(provenance.model["name"]), str(provenance.model["dtype"]), provenance.parameters
     key = {"code": code, "device": windows.device(), **source_hashes}
@@ -196,14 +188,9 @@ def _batches(windows: _Windows, window_sets: Sequence[Sequence[Window]]) -> Iter
             number += 1
 
 
-def _code() -> str:
-    return code_version("runs/corpus")
-
-
 def _measured(
     windows: _Windows, batches: Sequence[_Batch], directory: Path, progress: Progress | None
 ) -> Corpus | CorpusCollapse:
-    """Measure and store every cell that the directory lacks, and read them all."""
     store, keyed_cells = Store(directory), [batch.keyed_cell for batch in batches]
     windows = replace(windows, batches=tuple(batches))
     with store.locked():
@@ -213,7 +200,7 @@ def _measured(
                 f"{directory}: expected a new directory or that of this corpus, found another corpus or sweep: give "
                 "another directory, or ask the same of the same texts and model"
             )
-        terms = Terms(windows.device(), {keyed_cells[0].cell.model: ""}, _code())
+        terms = Terms(windows.device(), {keyed_cells[0].cell.model: ""}, code_version("runs/corpus"))
         measure_missing(store, plan_of(store, keyed_cells, terms), windows, progress=progress)
     return read_corpus(directory)
 

@@ -69,7 +69,12 @@ class Measure:
             if value is not None:
                 raise InputError(f"{option}: expected it with measure {other!r} alone, found {name!r}: leave it out")
         if name == PAIRS:
-            return cls(name, dtypes=_checked_dtypes(dtypes), mitigation=acting)
+            names = tuple(precision.name for precision in checked_precisions(DTYPES if dtypes is None else dtypes))
+            if "float64" in names:
+                raise InputError(
+                    "dtypes: expected ones that are held against float64, found 'float64' itself: leave it out"
+                )
+            return cls(name, dtypes=names, mitigation=acting)
         kind = checked_name("linearisation", "full" if linearisation is None else linearisation, LINEARISATIONS)
         if method is not None:
             checked_name("method", method, METHOD_KINDS)
@@ -136,11 +141,3 @@ class Measure:
             kinds = (self.linearisation,)
             held_bytes = sensitivity_bytes(shape, length, kinds, method=self.method, max_memory=max_memory)
         return max(held_bytes, acting_bytes(shape, length, self.mitigation))
-
-
-def _checked_dtypes(dtypes: Sequence[str] | None) -> tuple[str, ...]:
-    """Their names; float64 is what every one is held against, and cannot be one of them."""
-    names = tuple(precision.name for precision in checked_precisions(DTYPES if dtypes is None else dtypes))
-    if "float64" in names:
-        raise InputError("dtypes: expected ones that are held against float64, found 'float64' itself: leave it out")
-    return names

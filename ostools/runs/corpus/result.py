@@ -190,7 +190,6 @@ def _pairs(rows: Frame, provenance: Provenance) -> CorpusCollapse:
 
 
 def _over_texts(rows: Any) -> dict[str, Any]:
-    """One length and dtype."""
     distances = np.array(rows["float64_distance"], dtype=float)
     low, high = (float(end[0]) for end in profiles.interval_of_mean(distances[:, None]))
     hidden_low, hidden_high = map(float, wilson(float(rows["hidden"].sum()), len(rows)))

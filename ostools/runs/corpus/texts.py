@@ -133,7 +133,9 @@ def _of_file(path: Path) -> list[str]:
     try:
         require_regular(path, TABLE_LIMIT)
         read = kinds.get(path.suffix.lower())
-        return list(_plain(read_text(path, TABLE_LIMIT)) if read is None else read(path))
+        if read is not None:
+            return list(read(path))
+        return [part for part in _PARTED.split(read_text(path, TABLE_LIMIT)) if part.strip()]
     except FileNotFoundError:
         raise InputError(
             f"{path}: expected a file of texts (.jsonl, .parquet or plain text), found no such file"
@@ -146,10 +148,6 @@ def _of_file(path: Path) -> list[str]:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())[:200]}") from error
-
-
-def _plain(text: str) -> list[str]:
-    return [part for part in _PARTED.split(text) if part.strip()]
 
 
 def _of_jsonl(path: Path) -> Iterator[str]:

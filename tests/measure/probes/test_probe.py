@@ -17,7 +17,7 @@ from ostools.measure.probes.captured import captured
 from ostools.models import encode
 from ostools.results import frame_of
 from ostools.tasks import AppendixTask, task
-from ostools.tasks.counting import COUNTING
+from ostools.tasks.appendix_c import COUNTING
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
 from tests.sets import quick
 
