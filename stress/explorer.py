@@ -37,7 +37,7 @@ _VIEWS: tuple[dict[str, Any], ...] = (
     {"view": "attention", "layer": 1, "head": 1},
     {"view": "attribution"},
     {"view": "sketch-full"},
-    {"view": "collapse", "longest": 8, "dtypes": ["bfloat16"]},
+    {"view": "collapse", "longest": 8},
 )
 
 

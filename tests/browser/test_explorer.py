@@ -18,7 +18,7 @@ STATES: dict[str, dict[str, Any]] = {
     "full": {"view": "full"},
     "beside": {"view": "frozen", "beside": "prompt", "other": "Once upon a time there was a dog"},
     "heads": {"view": "attention", "layer": 1, "head": 2},
-    "collapse": {"view": "collapse", "longest": 8, "dtypes": "bfloat16,float16"},
+    "collapse": {"view": "collapse", "longest": 8},
     "pair": {"view": "attribution", "logit": "1", "beside": "prompt", "other": "Once upon a time there was a dog"},
 }
 PROMPT = "Consider the following sequence: 11111110. What is the last digit?"
@@ -130,10 +130,10 @@ def test_by_keys_alone(browser, explorer: Explorer) -> None:
     opened.until("measured")
     opened.tab_to("view")
     keys.press("ArrowDown")  # the next view: frozen
-    opened.says("--linearisation frozen", "command")
+    opened.says("linearisations=('frozen',)", "code")
     opened.tab_to("layer")
     keys.press("ArrowRight")
-    opened.says("--layers 1", "command")
+    opened.says("layers=(1,)", "code")
     keys.press("Tab")
     while opened.page.evaluate("() => document.activeElement.dataset.position") != "1":
         keys.press("Tab")
@@ -175,10 +175,6 @@ def test_two_sides_of_contributions(browser, explorer: Explorer) -> None:
     headings = opened.page.locator("#place h2").all_text_contents()
     assert [text.split(".")[0] for text in headings] == ["First: the prompt", "Second: under sliding-window:window=3"]
     assert opened.page.locator("#token tbody tr").count() == 1
-    opened.page.click("#copy-command")
-    opened.says("The command is on the clipboard", "said")
-    lines = opened.page.evaluate("() => navigator.clipboard.readText()").split("\n")
-    assert ["--mitigation" in one for one in lines] == [False, True]
     opened.page.select_option("#ending", "csv")
     with opened.page.expect_download() as found:
         opened.page.click("#save")
@@ -199,19 +195,6 @@ def test_the_grid_of_heads_by_keys(browser, explorer: Explorer, embedded) -> Non
     assert f"weight, layer 1, head 1{float(f'{weight:.5g}')}" in opened.text("token")
     name = opened.page.evaluate("() => document.activeElement.getAttribute('aria-label')")
     assert str(name).startswith("layer 1, head 1: ")
-    opened.clean()
-
-
-def test_the_lengths_of_a_collapse_by_keys(browser, explorer: Explorer) -> None:
-    opened = Page(browser, explorer, link=link(view="collapse", prompt="The 1", longest=8, dtypes="bfloat16"))
-    opened.until("measured")
-    opened.says("at n = 8", "lengths")
-    opened.page.focus("#length")
-    opened.page.keyboard.press("ArrowLeft")
-    opened.says("at n = 7", "lengths")
-    assert opened.page.locator("#lengths tbody tr").count() == 1
-    opened.page.uncheck("#dtypes input[value=bfloat16]")
-    opened.says("Choose at least one dtype", "said")
     opened.clean()
 
 

@@ -137,7 +137,6 @@ def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestCli
         ({"view": "full", "prompt": PROMPT, "logit": ["1"]}, "expected a next token"),
         ({"view": "attention", "prompt": PROMPT, "head": 4}, "from -1 to 3, found 4"),
         ({"view": "collapse", "prompt": PROMPT, "longest": 10_000}, "from 8 to 512"),
-        ({"view": "collapse", "prompt": PROMPT, "dtypes": []}, "at least one dtype"),
         ({"view": "full", "prompt": "1 " * 9_000}, "context"),
         ({"view": "full", "prompt": "x" * LARGEST}, "at most 200,000 bytes"),
         ({"view": "full", "prompt": "half \ud83d"}, "half of a character"),

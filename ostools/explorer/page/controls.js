@@ -1,7 +1,7 @@
 "use strict";
 // What is chosen: the fields of the page, the question that they make, and the address that holds it.
 const controls = (function () {
-  const { get, put, options } = kit;
+  const { get, options } = kit;
   let start = null;
   let head = -1; // of the attention view; -1: all
   let layers = {}; // by view: each slider keeps its own number
@@ -9,8 +9,6 @@ const controls = (function () {
   function view() { return start.views.find((one) => one.name === get("view").value); }
 
   function takes(name) { return name === "layers" ? view().layers !== null : view().takes.includes(name); }
-
-  function ticked() { return [...document.querySelectorAll("#dtypes input:checked")].map((box) => box.value); }
 
   // The question, with nothing that its view does not take.
   function asked() {
@@ -23,11 +21,7 @@ const controls = (function () {
       if (found.beside === "prompt") { found.other = get("other").value; }
       if (found.beside === "mitigation") { found.other = get("mitigation").value; }
     }
-    if (takes("repeat")) {
-      if (get("item").value) { found.item = get("item").value; }
-      found.longest = Number(get("longest").value);
-      found.dtypes = ticked();
-    }
+    if (takes("longest")) { found.longest = Number(get("longest").value); }
     return found;
   }
 
@@ -36,8 +30,7 @@ const controls = (function () {
     const found = asked();
     if (!found.prompt) { return "Type a prompt."; }
     if (found.beside === "prompt" && !found.other) { return "Type the second prompt."; }
-    if (found.beside === "mitigation" && !found.other) { return "Name a mitigation, such as hint or sliding-window:window=8."; }
-    return found.dtypes && !found.dtypes.length ? "Choose at least one dtype." : "";
+    return found.beside === "mitigation" && !found.other ? "Name a mitigation, such as hint or sliding-window:window=8." : "";
   }
 
   function remember() {
@@ -90,12 +83,6 @@ const controls = (function () {
     options(get("mitigations"), start.mitigations, start.mitigations);
     options(get("ending"), start.endings, start.endings);
     [get("longest").min, get("longest").max] = start.lengths;
-    ["float32", "bfloat16", "float16"].forEach((name) => {
-      const label = put(get("dtypes"), "label", " " + name);
-      const box = document.createElement("input");
-      Object.assign(box, { type: "checkbox", value: name, checked: true });
-      label.prepend(box);
-    });
     reopen(start.prompt);
   }
 
@@ -112,10 +99,7 @@ const controls = (function () {
     get("beside").value = value("beside", "");
     if (get("beside").selectedIndex < 0) { get("beside").value = ""; }
     get(get("beside").value === "mitigation" ? "mitigation" : "other").value = value("other", "");
-    get("item").value = value("item", "");
     get("longest").value = value("longest", 32);
-    const chosen = value("dtypes", "float32,bfloat16,float16").split(",");
-    document.querySelectorAll("#dtypes input").forEach((box) => { box.checked = chosen.includes(box.value); });
     arrange();
   }
 

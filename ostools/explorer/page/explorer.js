@@ -18,11 +18,10 @@
 
   function clear() {
     shown = null;
-    ["kind", "code", "command", "notes", "place"].forEach((id) => { get(id).textContent = ""; });
+    ["kind", "code", "notes", "place"].forEach((id) => { get(id).textContent = ""; });
     strip.clear();
     heads.show(null);
-    lengths.show(null);
-    ["copy", "copy-command", "save"].forEach((id) => { get(id).disabled = true; });
+    ["copy", "save"].forEach((id) => { get(id).disabled = true; });
   }
 
   // What stands there until there is something new is not of what is typed, and must not look as if it were.
@@ -78,11 +77,9 @@
     shown = { answer, asked };
     get("kind").textContent = answer.kind;
     get("code").textContent = answer.code;
-    get("command").textContent = answer.command;
-    ["copy", "copy-command", "save"].forEach((id) => { get(id).disabled = false; });
+    ["copy", "save"].forEach((id) => { get(id).disabled = false; });
     strip.show(answer, clicked);
     heads.show(answer.heads, { layer: controls.layer(), head: controls.head() }, chooseHead);
-    lengths.show(answer.lengths, answer.names);
     draw(answer);
   }
 
@@ -124,13 +121,12 @@
 
   async function begin() {
     controls.fill(await (await fetch(kit.address("start"))).json());
-    ["prompt", "other", "mitigation", "logit", "item"].forEach((id) => get(id).addEventListener("input", later));
+    ["prompt", "other", "mitigation", "logit"].forEach((id) => get(id).addEventListener("input", later));
     ["view", "beside"].forEach((id) => get(id).addEventListener("change", () => { controls.arrange(); later(); }));
-    ["dtype", "dtypes"].forEach((id) => get(id).addEventListener("change", later));
+    get("dtype").addEventListener("change", later);
     ["layer", "longest"].forEach((id) => get(id).addEventListener("input", () => { controls.moved(); later(); }));
     get("stop").addEventListener("click", () => stop("Stopped."));
-    get("copy").addEventListener("click", () => take.copy("code", "The code"));
-    get("copy-command").addEventListener("click", () => take.copy("command", "The command"));
+    get("copy").addEventListener("click", take.copy);
     get("save").addEventListener("click", () => take.save(shown.asked));
     window.addEventListener("hashchange", () => { controls.reopen(get("prompt").value); outdated(); ask(false); });
     ask(false);

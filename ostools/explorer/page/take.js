@@ -3,13 +3,13 @@
 const take = (function () {
   const { get, post, say } = kit;
 
-  async function copy(id, words) {
+  async function copy() {
     try {
-      await navigator.clipboard.writeText(get(id).textContent);
-      say(words + " is on the clipboard.");
+      await navigator.clipboard.writeText(get("code").textContent);
+      say("The code is on the clipboard.");
     } catch (error) {
-      getSelection().selectAllChildren(get(id));
-      say(words + " is selected. Here the browser does not let a page use the clipboard, so copy it with the keyboard.");
+      getSelection().selectAllChildren(get("code"));
+      say("The code is selected. Here the browser does not let a page use the clipboard, so copy it with the keyboard.");
     }
   }
 
