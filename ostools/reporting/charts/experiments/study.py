@@ -174,7 +174,7 @@ def _windows_notes(result: WindowStudy) -> list[str]:
         how += " Lengths beyond training are left out."
     marks = f"Distance: of {pairs}, geometric mean. Bands: 95% (Wilson)."
     if bool((result.summary["floored"] > 0).any()):
-        marks += f" {axes.ROUNDING_NOTE.replace('at the bottom edge', 'at a distance')}"
+        marks += f" {axes.ROUNDING_NOTE}"
     return [how, marks, *windows_findings(result)]
 
 
