@@ -11,7 +11,7 @@ import pandas as pd
 from ostools.experiments.figures.figure5 import Figure5
 from ostools.ground.words import number, short_name
 from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, SITE_WORDS, CurveVerdict, Reading
-from ostools.reporting.charts.collapse import LIMIT, jumps, model_limits, strips
+from ostools.reporting.charts.collapse import jumps, marked_limits, marked_ranges, model_limits, strips
 from ostools.reporting.charts.experiments.figures import deviation_note
 from ostools.reporting.findings.collapse import overflow_sentence
 from ostools.reporting.forms import curve
@@ -119,33 +119,32 @@ def _panel(result: Figure5, group: Frame, y: dict[str, Any], low: float) -> Any:
     hue = draw.hue("series", dtypes, columns=1, symbolStrokeWidth=4)
     looks: dict[str, Any] = {"dash": draw.dashes(_LINES, _LINES)}
     dotted = any(jumps(dtype_rows["mean"]) for _, dtype_rows in group.groupby("dtype"))
+    alone = group["length"].nunique() == 1  # a line of one point is not seen
     bands = [(*_HEADS, 0.13), (*_DRAWS, 0.32)]
-    spans = _hidden(result, panel, pair)
-    strip = {dtype: [(span.first, span.last) for span in verdict.ranges] for dtype, verdict in spans.items()}
-    ranges = [{"length": a, "end": b, "series": dtype} for dtype, ends in strip.items() for a, b in ends]
+    ranges = [
+        {"length": span.first, "end": span.last, "series": dtype}
+        for dtype, verdict in _hidden(result, panel, pair).items()
+        for span in verdict.ranges
+    ]
     floors = rows["quantity"] != "distance"
     marks = strips(ranges, hue, 0.12) + curve(rows[floors], x, y, hue, width=0.9, clip=True, **looks)
     for place, dtype in enumerate(dtypes):
         dtype_rows = rows[~floors & (rows["series"] == dtype)]
         broad: dict[str, Any] = {"width": 1.2 if place else 2.4, "clip": True}
-        broad = {"width": 0, "points": 6 if place else 12} if dotted else broad
+        broad = {"width": 0, "points": (6 if place else 12) * (1 + 2 * alone)} if dotted or alone else broad
         marks += curve(dtype_rows, x, y, hue, bands=bands, **(looks | broad))
-    for span in ranges:
-        looks = {"colour": theme.colour(span["series"]), "dash": [1, 0]}
-        marks += draw.line_at("x", "length", span["length"], **looks)
-    for place, limit in enumerate(model_limits(result.curves[panel])):
-        marks += draw.line_at("x", "length", limit["length"], words=limit["words"], height=6 + 11 * place, **LIMIT)
+    marks += marked_ranges(ranges, words=False) + marked_limits(model_limits(result.curves[panel]), 6, 11)
     return draw.layers(*marks, width=WIDTH, height=HEIGHT, title=_heading(result, panel, pair))
 
 
 def _rows(group: Frame, low: float) -> Frame:
     """Each number of the lines at its length, none below the axis; a floor below it is left out."""
-    columns = ["length", "dtype", "mean", *_HEADS, *_DRAWS]
-    parts = [group[columns].rename(columns={"mean": "value"}).assign(quantity="distance")]
-    for name, quantity in (("pair_noise", "noise"), ("machine_line", "machine_line")):
-        floor = group[group[name] >= low]
-        parts.append(floor[["length", "dtype"]].assign(value=floor[name], quantity=quantity))
-    rows: Frame = pd.concat(parts, ignore_index=True).rename(columns={"dtype": "series"})
+    ids = ["length", "dtype", *_HEADS, *_DRAWS]
+    rows: Frame = group.melt(ids, ["mean", "pair_noise", "machine_line"], "quantity").rename(
+        columns={"dtype": "series"}
+    )
+    rows = rows.assign(quantity=rows["quantity"].replace({"mean": "distance", "pair_noise": "noise"}))
+    rows = rows[(rows["quantity"] == "distance") | (rows["value"] >= low)]
     numbers = ["value", *_HEADS, *_DRAWS]
     rows[numbers] = rows[numbers].clip(lower=low)
     return rows
