@@ -48,12 +48,17 @@ def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = 
     """
     frame = _cells(Reading("residual", per, norm).of(result.measured(), every_layer=True), norm)
     last = int(frame["layer"].max())
-    domain = _domain(frame)
+    positive = frame["value"][frame["value"] > 0]  # the range of colours
+    domain = [float(positive.min()), float(positive.max())] if len(positive) else [0.1, 1.0]
     panels = [
         _layers_panel(group, f"{dtype}{PAIRS.get(str(pair), str(pair))}", domain, _layers_title(norm), last)
         for (pair, dtype), group in frame.groupby(["pair", "dtype"], sort=False)
     ]
-    notes = _notes(frame, norm, f", mean over {PIECES[per]}" if PIECES[per] else "")
+    over = f", mean over {PIECES[per]}" if PIECES[per] else ""
+    notes = [
+        f"{_layers_title(norm)}{over}. Layer 0: the embedding; {last}: v^(L), after the last block, before the final norm.",
+        "Pale: the float64 distance is below the rounding noise of the difference. Grey: exactly 0, the same numbers in both.",
+    ]
     tasks = ", ".join(sorted(set(map(str, frame_of(result)["task"]))))
     title = f"How far v and v* are apart after each block, {tasks}"
     return draw.figure(draw.in_rows(panels, 2), title, notes, color="shared")
@@ -61,12 +66,6 @@ def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = 
 
 def _layers_title(norm: str) -> str:
     return "cosine distance" if norm == "cosine" else f"{NORM_WORDS[norm]} distance / norm of v^(l)"
-
-
-def _domain(cells: Frame) -> list[float]:
-    """The range of colours: of what is not 0."""
-    positive = cells["value"][cells["value"] > 0]
-    return [float(positive.min()), float(positive.max())] if len(positive) else [0.1, 1.0]
 
 
 def _cells(frame: Frame, norm: str) -> Frame:
@@ -81,19 +80,6 @@ def _cells(frame: Frame, norm: str) -> Frame:
     end = cells["length"].map(dict(zip(lengths.tolist(), ends.tolist(), strict=True)))
     hidden = (cells["exact"] < cells["noise"]) & (cells["value"] > 0)
     return cells.assign(hidden=hidden, end=end, top=cells["layer"] + 1)
-
-
-def _notes(frame: Frame, norm: str, over: str) -> list[str]:
-    last = int(frame["layer"].max())
-    notes = [
-        f"{_layers_title(norm)}{over}. Layer 0: the embedding; {last}: v^(L), after the last block, before the final norm."
-    ]
-    colours = []
-    if frame["hidden"].any():
-        colours.append("Pale: the float64 distance is below the rounding noise of the difference at that layer.")
-    if (frame["value"] == 0).any():
-        colours.append("Grey: exactly 0, the same numbers in both.")
-    return [*notes, " ".join(colours)] if colours else notes
 
 
 def _layers_panel(cells: Frame, name: str, domain: list[float], colour: str, last: int) -> Any:

@@ -18,6 +18,10 @@ from ostools.runs.corpus.result import Corpus
 
 _WIDEST = 8.0
 """Above this ratio of the largest number drawn to the smallest the axis is logarithmic."""
+_MARKS = (
+    "Line: mean over texts; dark shade: its 95% interval, of three texts and more; pale shade: 10th to 90th percentile; "
+    "dotted: an even share."
+)
 _PANELS = 3
 """Panels in a row."""
 _NORMS = {"operator": "operator", "frobenius": "Frobenius"}
@@ -35,12 +39,12 @@ def corpus_chart(result: Corpus) -> Any:
     bands = [("q10", "q90", 0.18), ("low", "high", 0.4)]
     panels = []
     for row in result.summary.to_dict("records"):
-        title = f"{row['length']} tokens: {_count_words(row['texts'], 'text')}"
+        title = f"{row['length']} tokens: {row['texts']} texts"
         group = rows[rows["length"] == row["length"]]
         panels.append(_position_panel(group, y, hue, title, "relative position in the window", (260, 220), bands=bands))
     kind = theme.KINDS[str(settings["kind"])]
     words = f"Sensitivity ({settings['linearisation']}) of {short_name(result.provenance.model)} over a corpus, {kind}"
-    return draw.figure(draw.in_rows(panels, _PANELS), words, _corpus_notes(result), spacing=30, between=24)
+    return draw.figure(draw.in_rows(panels, _PANELS), words, [_MARKS, *corpus_findings(result)], spacing=30, between=24)
 
 
 def several_chart(result: Sensitivities | PromptBounds) -> Any:
@@ -99,19 +103,6 @@ def corpus_findings(result: Corpus) -> list[str]:
         f"{length} tokens, {NO_SINK}: {by_kept[NO_SINK]}; {BETWEEN}: {by_kept[BETWEEN]}."
         for length, by_kept in verdicts.items()
     ]
-
-
-def _corpus_notes(result: Corpus) -> list[str]:
-    """What is drawn, and the shapes."""
-    interval = "; dark shade: its 95% interval" if bool(frame_of(result)["low"].notna().any()) else ""
-    drawn_words = (
-        f"Line: mean over texts{interval}; pale shade: 10th to 90th percentile of texts; dotted: an even share."
-    )
-    return [drawn_words, *corpus_findings(result)]
-
-
-def _count_words(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def corpus_collapse_chart(result: CorpusCollapse) -> Any:

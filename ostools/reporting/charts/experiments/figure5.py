@@ -65,30 +65,24 @@ def _title(reading: Reading, model: Any) -> str:
 
 
 def _notes(result: Figure5, below: dict[str, float]) -> list[str]:
-    frame, reading = frame_of(result), result.reading
-    pieces = PIECES[reading.per]
-    bands, means, floors = [], [], []
-    if pieces:
-        bands.append(f"Line: mean over {pieces}. Pale band: least to greatest.")
-    most = int(frame["seeds"].max())
-    if most > 1:
-        bands.append(f"In (b) line and band are over {most} draws of digits too.")
-    if frame["interval_low"].notna().any():
-        means.append("Dark band: 95% bootstrap interval of the mean over draws.")
-    elif most > 1:
-        means.append("The draws are too few for an interval.")
-    if not result.verdicts.empty:
-        means.append("Hidden: the float64 distance is below the rounding noise of the difference, both as drawn.")
-    overflow = [name for name in result.verdicts["dtype"].unique() if name not in set(frame["dtype"])]
-    if overflow:
-        floors.append(overflow_sentence(overflow))
+    frame, pieces = frame_of(result), PIECES[result.reading.per]
+    marks = f"Line: mean over {pieces}. Pale band: least to greatest. " if pieces else ""
+    if (most := int(frame["seeds"].max())) > 1:
+        band = (
+            "with the mean's 95% bootstrap interval"
+            if frame["interval_low"].notna().any()
+            else "too few for an interval"
+        )
+        marks += f"In (b) over {most} draws of digits too, {band}."
+    notes = "Hidden: the float64 distance is below the rounding noise of the difference, both as drawn."
     if below:
         noise_words = ", ".join(f"{dtype} at most {number(value)}" for dtype, value in below.items())
-        floors.append(f"Below these axes: noise of {noise_words}.")
+        notes += f" Below these axes: noise of {noise_words}."
+    if overflow := [name for name in result.verdicts["dtype"].unique() if name not in set(frame["dtype"])]:
+        notes += f" {overflow_sentence(overflow)}"
     if ((frame["mean"] == 0) | (frame["head_minimum"] == 0)).any():
-        bands.append("On the lower edge: exact zeros.")
-    lines = [*deviation_note(result.deviations), " ".join(bands), " ".join([*means, *floors])]
-    return [line for line in lines if line]
+        marks += " On the lower edge: exact zeros."
+    return [line for line in (*deviation_note(result.deviations), marks, notes) if line]
 
 
 def _bottom(frame: Frame) -> tuple[float, dict[str, float]]:

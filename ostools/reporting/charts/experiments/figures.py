@@ -187,19 +187,13 @@ def _error_summary(frame: Frame) -> Frame:
 
 
 def _error_notes(summary: Frame, wide: bool) -> list[str]:
-    """How to read the marks, in one line."""
-    notes = []
-    if (summary["asked"] > 1).any():
-        notes.append(
-            f"Line: mean of up to {summary['asked'].max()} seeds (answers that are numbers); bars: least to greatest."
-        )
-    if summary["none"].any():
-        counts = f"{summary['none'].sum()} of {summary['asked'].sum()}"
-        notes.append(f"Ticks below: answers without a number ({counts}), which the errors leave out.")
-    if wide:
-        notes.append("Error axis: linear to 1, then logarithmic. The paper's text does not name one.")
-    lines = [" ".join(notes[:2]), *notes[2:]]
-    return [line for line in lines if line]
+    """How to read the marks."""
+    seeds, counts = summary["asked"].max(), f"{summary['none'].sum()} of {summary['asked'].sum()}"
+    notes = [
+        f"Line: mean of up to {seeds} seeds (answers that are numbers); bars: least to greatest. "
+        f"Ticks below: answers without a number ({counts}), which the errors leave out."
+    ]
+    return notes + (["Error axis: linear to 1, then logarithmic. The paper's text does not name one."] if wide else [])
 
 
 def _way_hue() -> alt.Color:
@@ -240,9 +234,7 @@ def _unread_panel(rows: Frame, end: int | None, first: bool) -> Any:
 def deviation_note(deviations: Sequence[str]) -> list[str]:
     """A line: the first of a result's `deviations`, which says what was run, and how many more there are."""
     first, *more = deviations
-    if not more:
-        return [first]
-    return [f"{first} `deviations` has {len(more)} more note{'s' * (len(more) > 1)} on how it differs."]
+    return [f"{first} `deviations` has {len(more)} more notes on how it differs." if more else first]
 
 
 _COUNT_WIDTH, _COUNT_HEIGHT = 225, 84

@@ -142,6 +142,7 @@ _FRONT_LOOKS = {_FRONT: "Pareto", _DOMINATED: "dominated", _NONE: "unmitigated"}
 _OBJECTIVES = {"accuracy": "share of right answers", "log_probability": "log p of the right line (nats)"}
 _FRONTS = {"accuracy": "front", "log_probability": "front_probability"}
 _DISTANCE = "L2 distance at y, float64"
+_ROUNDING_NOTE = axes.ROUNDING_NOTE
 
 
 def windows_chart(result: WindowStudy) -> Any:
@@ -173,8 +174,7 @@ def _windows_notes(result: WindowStudy) -> list[str]:
     elif not bool(result.frame["within_training"].all()):
         how += " Lengths beyond training are left out."
     marks = f"Distance: of {pairs}, geometric mean. Bands: 95% (Wilson)."
-    if bool((result.summary["floored"] > 0).any()):
-        marks += f" {axes.ROUNDING_NOTE}"
+    marks += f" {_ROUNDING_NOTE}" if bool((result.summary["floored"] > 0).any()) else ""
     return [how, marks, *windows_findings(result)]
 
 
