@@ -231,21 +231,6 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
     assert found.frame.equals(ost.sensitivity(embedded, PROMPT, **sketch).frame)
 
 
-@pytest.mark.slow
-def test_two_browsers_at_once_do_not_mix(runs: Runs, embedded: TransformerBridge) -> None:
-    prompts = ["one 1", "two 22", "three 333", "four 4444"]
-
-    async def together() -> list[Any]:
-        asked = [ViewRequest("frozen", prompt, "float32") for prompt in prompts]
-        return [
-            found.sides[0] for found in await asyncio.gather(*(runs.result_of(each, still_waits) for each in asked))
-        ]
-
-    for prompt, found in zip(prompts, asyncio.run(together()), strict=True):
-        alone = ost.sensitivity(embedded, prompt, linearisations=("frozen",)).frame
-        assert found.frame.equals(alone)
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
 def test_it_serves_shows_itself_and_stops(embedded: TransformerBridge, host: str) -> None:
     import urllib.error
@@ -285,14 +270,3 @@ def test_who_leaves_in_the_midst_of_a_request_prints_nothing(
 def test_without_its_packages_it_says_what_to_install(run, directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
     assert_refused(run("explore", "--model", directory), "oversquashing-tools[explore]")
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_what_is_typed() -> None:
-    """A short run of `python -m stress explorer`, in one view."""
-    from stress.explorer import typed
-    from stress.memory import GROWTH, growth
-
-    curve, errors = typed(60, 0, ({"view": "attention"},))
-    assert errors == []
-    assert growth(curve) < GROWTH

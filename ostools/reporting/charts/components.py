@@ -158,8 +158,9 @@ def _place_panel(group: Frame, name: str, alone: float | None) -> Any:
     rows = rows[["name", "series", "value", "low", "high"]]
     marks = bars(rows, axis, value, hue, intervals=[("low", "high", 1)], offset=offset, size=34)
     if alone is not None:
-        level = draw.rows(pd.DataFrame({"value": [alone], "series": [_ALONE]})).mark_rule(strokeDash=[4, 3])
-        marks.insert(0, level.encode(y=alt.Y("value:Q", **value), color=hue, tooltip=["series:N", draw.VALUE]))
+        level = pd.DataFrame({"value": [alone], "series": [_ALONE]})
+        rule = draw.rows(level).mark_rule(strokeDash=[4, 3])
+        marks.insert(0, rule.encode(y=alt.Y("value:Q", **value), color=hue, tooltip=draw.tooltips(level)))
     return draw.panel(marks, _NARROW, _HEIGHT, name)
 
 

@@ -10,10 +10,8 @@ import pandas as pd
 from pandas.api.types import is_float_dtype, is_numeric_dtype
 
 from ostools.reporting.style import axes, theme
-from ostools.results import Column, Frame
+from ostools.results import Frame
 
-VALUE = alt.Tooltip("value:Q", format=".4g")
-"""What the cursor tells of a number."""
 _UNTOLD = {"shown", "zero", "start", "end", "run", "label", "left", "at", "hue", "idle", "dots", "kind", "words"}
 """Columns that only place a mark."""
 
@@ -44,17 +42,12 @@ def tooltips(data: Frame) -> list[alt.Tooltip]:
     return [alt.Tooltip(f"{name}:{kinds[name]}", **floats.get(name, {})) for name in kinds if name not in _UNTOLD]
 
 
-def layers(*marks: Any, **properties: Any) -> Any:
-    """Marks over each other in one panel, with its width, height and title."""
-    chart: Any = alt.layer(*marks)
-    return chart.properties(**properties)
-
-
-def panel(
-    marks: Sequence[Any], width: Any, height: Any, title: str | list[str] = "", *lines: str, **options: Any
-) -> Any:
-    """Marks over each other, with a title that has `lines` below it."""
-    return layers(*marks, width=width, height=height, **({"title": heading(title, lines, **options)} if title else {}))
+def panel(marks: Sequence[Any], width: Any, height: Any, title: Any = "", *lines: str, **options: Any) -> Any:
+    """Marks over each other, with a title (words, or a `heading`) that has `lines` below it."""
+    words = (
+        {"title": title if isinstance(title, alt.TitleParams) else heading(title, lines, **options)} if title else {}
+    )
+    return alt.layer(*marks).properties(width=width, height=height, **words)
 
 
 def heading(text: str | list[str], lines: Sequence[str] = (), **options: Any) -> alt.TitleParams:
@@ -144,13 +137,3 @@ def dashes(
     return alt.StrokeDash(
         "quantity:N", scale=scale, legend=alt.Legend(title=None, columns=1, labelExpr=words, **legend)
     )
-
-
-def log_y(values: Column, title: str, floor: float | None = None, field: str = "shown") -> alt.Y:
-    """A log axis around the values; `floor`: where exact zeros are drawn, if there are any."""
-    return alt.Y(f"{field}:Q", **axes.log_channel(values, title, floor))
-
-
-def zeros(base: Any, floor: float | None) -> list[Any]:
-    """The marks of exact zeros, where there are any."""
-    return [] if floor is None else [axes.zero_marks(base)]

@@ -18,7 +18,7 @@ from tests.reporting.made import made_collapse
 @pytest.fixture(scope="module")
 def result() -> Collapse:
     names = ["float32", "bfloat16", "int4-weights", "int8-kv"]
-    return collapse(tiny_model("llama", seed=1), "letters", lengths=range(1, 45), dtypes=names)
+    return collapse(tiny_model("llama", seed=1), "letters", lengths=range(1, 13), dtypes=names)
 
 
 def test_curves_are_those_of_the_result(result: Collapse) -> None:
@@ -26,15 +26,15 @@ def test_curves_are_those_of_the_result(result: Collapse) -> None:
     rows = [tuple(row[name] for name in columns) for row in rows_of(precision_chart(result).to_dict(), "panel")]
     reference: Any = result.reference[result.reference["site"] == "y"].set_index(["weights", "length"])["distance"]
     drawn = {(quantity, format, length): value for quantity, format, panel, length, value in rows if "cast" in panel}
-    for n in (1, 20, 44):
+    for n in (1, 6, 12):
         assert drawn["distance", "float64", n] == pytest.approx(reference["given", n], rel=1e-5)
         assert drawn["stored", "bfloat16", n] == pytest.approx(reference["bfloat16", n], rel=1e-5)
     weights = [
         (format, value)
         for quantity, format, panel, n, value in rows
-        if "weights" in panel and quantity == "stored" and n == 20
+        if "weights" in panel and quantity == "stored" and n == 6
     ]
-    assert weights == [("int4", pytest.approx(reference["int4-weights", 20], rel=1e-5))]
+    assert weights == [("int4", pytest.approx(reference["int4-weights", 6], rel=1e-5))]
     assert not [row for row in rows if "keys" in row[2] and row[0] == "stored"]
 
 

@@ -128,7 +128,7 @@ def _panel(result: Figure5, group: Frame, y: dict[str, Any], low: float) -> Any:
         broad = {"width": 0, "points": (6 if place else 12) * (1 + 2 * alone)} if dotted or alone else broad
         marks += curve(dtype_rows, x, y, hue, bands=bands, **(looks | broad))
     marks += marked_ranges(ranges, words=False) + marked_limits(model_limits(result.curves[panel]), 6, 11)
-    return draw.layers(*marks, width=WIDTH, height=HEIGHT, title=_heading(result, panel, pair))
+    return draw.panel(marks, WIDTH, HEIGHT, _heading(result, panel, pair))
 
 
 def _rows(group: Frame, low: float) -> Frame:
