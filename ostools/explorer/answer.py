@@ -30,7 +30,7 @@ TokenEntry = dict[str, Any]
 def answer(request: ViewRequest, recipe_result: RecipeResult, draws: bool = True) -> dict[str, Any]:
     """The page's values, as plain data.
 
-    draws: with the charts and the grid of heads, which take longer than a first look.
+    draws: with the charts, which take longer than a first look.
     """
     request = replace(request, beside="", second_text="") if recipe_result.inactive else request
     sides = [_tokens(request, side) for side in recipe_result.sides]
@@ -43,7 +43,6 @@ def answer(request: ViewRequest, recipe_result: RecipeResult, draws: bool = True
         "names": _names(request),
         "tokens": sides[0],
         "second": sides[1] if len(sides) == 2 else None,
-        "heads": _heads(request, recipe_result.sides[0]) if draws else None,
         "notes": _notes(request, recipe_result, sides) if draws else [],
         "charts": [_chart(request, *item) for item in recipe_result.results.items()] if draws else [],
         "code": code(request, recipe_result),
@@ -131,15 +130,6 @@ def _weights(request: ViewRequest, result: Attention) -> list[float]:
     weights: Any = result.last[places[0], places[1]]
     over = tuple(range(weights.ndim - 1))
     return (weights.mean(over) if over else weights).tolist()
-
-
-def _heads(request: ViewRequest, side: Result) -> dict[str, Any] | None:
-    """The grid that a click opens: the weight of one token in every layer and head."""
-    if not isinstance(side, Attention):
-        return None
-    place = min(request.token, len(side.tokens) - 1)
-    word = display_token(side.tokens[place])
-    return {"token": place, "word": word, "weights": side.last[..., place].tolist()}
 
 
 # --- two sides

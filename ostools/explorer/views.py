@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import mitigations
@@ -20,7 +19,6 @@ LONGEST = 20_000
 """The most characters that a text of the page may have."""
 LENGTHS = (8, 512)
 """The smallest and the largest longest length of the collapse view."""
-DTYPES = ("float64", "float32", "bfloat16", "float16")
 SECOND_SIDES = ("", "prompt", "mitigation", "model")
 """What may stand beside the prompt: nothing, another prompt, a mitigation, the second model."""
 COTANGENTS = 4
@@ -107,13 +105,6 @@ class Subject:
     second: TransformerBridge | None = None
 
     @property
-    def dtypes(self) -> tuple[str, ...]:
-        """The model's dtype and the narrower ones: a wider one would not add a digit."""
-        loaded = str(self.model.cfg.dtype).removeprefix("torch.")
-        width = getattr(torch, loaded).itemsize
-        return (loaded, *(name for name in DTYPES if getattr(torch, name).itemsize < width))
-
-    @property
     def second_sides(self) -> tuple[str, ...]:
         """What may stand beside a prompt."""
         return SECOND_SIDES if self.second is not None else SECOND_SIDES[:-1]
@@ -138,7 +129,7 @@ class Subject:
                 }
                 for name, view in VIEWS.items()
             ],
-            "dtypes": self.dtypes,
+            "heads": int(self.model.cfg.n_heads),
             "mitigations": mitigations.names(),
             "lengths": LENGTHS,
         }
@@ -148,7 +139,7 @@ class Subject:
 class ViewRequest:
     """A view of a prompt with its choices.
 
-    layer, head: -1 is the mean over all. token: the position that the grid of heads is of.
+    layer, head: -1 is the mean over all.
     logit: the next token whose logit is meant; None: the view's default.
     beside: one of `SECOND_SIDES`. second_text: the second prompt, or the mitigation by name.
     longest: the longest length of a collapse.
@@ -156,10 +147,8 @@ class ViewRequest:
 
     view: str
     prompt: str
-    dtype: str
     layer: int = 0
     head: int = -1
-    token: int = 0
     logit: str | None = None
     beside: str = ""
     second_text: str = ""
@@ -171,13 +160,11 @@ class ViewRequest:
         name = checked_name("view", sent.get("view"), VIEWS)
         view = VIEWS[name]
         values: dict[str, Any] = {"view": name, "prompt": checked_text("prompt", sent.get("prompt"))}
-        values["dtype"] = checked_name("dtype", sent.get("dtype", subject.dtypes[0]), subject.dtypes)
         if (ends := subject.layers(view)) is not None:
             values["layer"] = _whole_in_range("layer", sent.get("layer", ends[0]), *ends)
         if "head" in view.takes:
             last_head = int(subject.model.cfg.n_heads) - 1
             values["head"] = _whole_in_range("head", sent.get("head", -1), -1, last_head)
-            values["token"] = _whole_in_range("token", sent.get("token", 0), 0, LONGEST)
         if "logit" in view.takes:
             logit = sent.get("logit")
             values["logit"] = None if logit in (None, "") else checked_text("next token", logit)

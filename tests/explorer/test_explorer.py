@@ -70,9 +70,10 @@ def test_the_page_has_a_field_for_everything_that_a_view_takes_and_sends_it_by_t
     document, script = page.get("/").text, page.get("/controls.js").text
     controls = {"layers"}.union(*(view.takes for view in VIEWS.values()))
     assert set(re.findall(r'takes\("(\w+)"\)', script)) == controls
-    assert set(re.findall(r'data-takes="(\w+)"', document)) == controls - {"head"}  # chosen in the grid of heads
-    assert ".logit = get(" in script
-    assert 'id="logit"' in document
+    assert set(re.findall(r'data-takes="(\w+)"', document)) == controls
+    for name in controls - {"layers"}:
+        assert f".{name} = " in script
+        assert f'id="{name}"' in document
 
 
 def test_a_hostile_prompt_is_text(page: TestClient) -> None:
@@ -130,7 +131,6 @@ def test_every_answer_has_the_policy_and_the_page_no_inline_script(page: TestCli
         ({"view": "full", "prompt": "x" * 30_000}, "shorten it"),
         ({"view": "full", "prompt": PROMPT, "layer": 5}, "from 0 to 4, found 5"),
         ({"view": "full", "prompt": PROMPT, "layer": True}, "from 0 to 4, found True"),
-        ({"view": "full", "prompt": PROMPT, "dtype": "float64"}, "unknown dtype 'float64'"),
         ({"view": "full", "prompt": PROMPT, "beside": "model"}, "unknown second side 'model'"),
         ({"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "hnt"}, "did you mean 'hint'"),
         ({"view": "full", "prompt": PROMPT, "beside": "mitigation", "other": "separator:every=3"}, "items of a task's"),
@@ -220,8 +220,8 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
     async def both() -> Any:
         made = Runs(Subject(embedded))
         with pytest.raises(Stopped):
-            await made.result_of(ViewRequest("frozen", "endless", "float32"), gone)
-        found = await made.result_of(ViewRequest("sketch-frozen", PROMPT, "float32"), still_waits)
+            await made.result_of(ViewRequest("frozen", "endless"), gone)
+        found = await made.result_of(ViewRequest("sketch-frozen", PROMPT), still_waits)
         made.close()
         return found.sides[0]
 

@@ -3,7 +3,6 @@
 const controls = (function () {
   const { get, options } = kit;
   let start = null;
-  let head = -1; // of the attention view; -1: all
   let layers = {}; // by view: each slider keeps its own number
 
   function view() { return start.views.find((one) => one.name === get("view").value); }
@@ -12,9 +11,9 @@ const controls = (function () {
 
   // The question, with nothing that its view does not take.
   function asked() {
-    const found = { view: view().name, prompt: get("prompt").value, dtype: get("dtype").value };
+    const found = { view: view().name, prompt: get("prompt").value };
     if (takes("layers")) { found.layer = Number(get("layer").value); }
-    if (takes("head")) { found.head = head; }
+    if (takes("head")) { found.head = Number(get("head").value); }
     if (takes("logit") && get("logit").value) { found.logit = get("logit").value; }
     if (get("beside").value) {
       found.beside = get("beside").value;
@@ -61,16 +60,11 @@ const controls = (function () {
   function say() {
     get("layer-said").textContent = layerWords();
     get("layer").setAttribute("aria-valuetext", layerWords());
+    get("head-said").textContent = get("head").value < 0 ? "all heads" : "head " + get("head").value;
     get("longest-said").textContent = "n = " + get("longest").value;
   }
 
   function moved() { layers[view().name] = Number(get("layer").value); say(); }
-
-  function choose(layer, chosen) {
-    head = chosen;
-    layers[view().name] = layer;
-    arrange();
-  }
 
   function fill(found) {
     start = found;
@@ -78,10 +72,10 @@ const controls = (function () {
     const words = ["nothing", "another prompt", "a mitigation", "the model " + start.second];
     get("model").textContent = start.model;
     options(get("view"), start.views.map((one) => one.name), start.views.map((one) => one.words));
-    options(get("dtype"), start.dtypes, start.dtypes);
     options(get("beside"), beside, words);
     options(get("mitigations"), start.mitigations, start.mitigations);
     options(get("ending"), start.endings, start.endings);
+    [get("head").min, get("head").max] = [-1, start.heads - 1];
     [get("longest").min, get("longest").max] = start.lengths;
     reopen(start.prompt);
   }
@@ -92,8 +86,7 @@ const controls = (function () {
     const value = (name, other) => held.has(name) ? held.get(name) : other;
     get("prompt").value = value("prompt", prompt);
     if (start.views.some((one) => one.name === held.get("view"))) { get("view").value = held.get("view"); }
-    get("dtype").value = start.dtypes.includes(held.get("dtype")) ? held.get("dtype") : start.dtypes[0];
-    head = Number(value("head", -1));
+    get("head").value = value("head", -1);
     if (held.has("layer")) { layers[view().name] = Number(held.get("layer")); }
     get("logit").value = value("logit", "");
     get("beside").value = value("beside", "");
@@ -103,5 +96,5 @@ const controls = (function () {
     arrange();
   }
 
-  return { fill, reopen, asked, missing, remember, arrange, moved, choose, view, layer: () => Number(get("layer").value), head: () => head };
+  return { fill, reopen, asked, missing, remember, arrange, moved, view };
 })();

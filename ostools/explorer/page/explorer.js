@@ -20,19 +20,15 @@
     shown = null;
     ["kind", "code", "notes", "place"].forEach((id) => { get(id).textContent = ""; });
     strip.clear();
-    heads.show(null);
     ["copy", "save"].forEach((id) => { get(id).disabled = true; });
   }
 
   // What stands there until there is something new is not of what is typed, and must not look as if it were.
   function outdated() { get("kind").textContent = shown ? shown.answer.kind + ", before the change" : ""; }
 
-  function later() { stop(""); outdated(); controls.remember(); waiting = setTimeout(() => ask(false), PAUSE); }
+  function later() { stop(""); outdated(); controls.remember(); waiting = setTimeout(ask, PAUSE); }
 
-  async function asking(asked, own) {
-    const [side, position] = strip.at();
-    return (await post("run", { ...asked, token: side === 0 ? position : 0 }, own.signal)).json();
-  }
+  async function asking(asked, own) { return (await post("run", asked, own.signal)).json(); }
 
   function working(words, own) {
     clearInterval(looking);
@@ -45,7 +41,7 @@
     }, 1000);
   }
 
-  async function ask(straight) {
+  async function ask() {
     stop("");
     const asked = controls.asked();
     if (controls.missing()) { clear(); say(controls.missing()); return; }
@@ -53,7 +49,7 @@
     get("stop").hidden = false;
     try {
       working("", own);
-      for (let before = 0; !straight && before < controls.view().before; before += 1) {
+      for (let before = 0; before < controls.view().before; before += 1) {
         const first = await asking({ ...asked, before, chart: false }, own);
         if (own !== running) { return; }
         if (first.tokens) { show(first, { ...asked, view: first.view }); working(first.words + ". ", own); }
@@ -78,20 +74,8 @@
     get("kind").textContent = answer.kind;
     get("code").textContent = answer.code;
     ["copy", "save"].forEach((id) => { get(id).disabled = false; });
-    strip.show(answer, clicked);
-    heads.show(answer.heads, { layer: controls.layer(), head: controls.head() }, chooseHead);
+    strip.show(answer);
     draw(answer);
-  }
-
-  function chooseHead(layer, head) {
-    controls.choose(layer, head);
-    controls.remember();
-    ask(true); // what is measured already is only looked at
-  }
-
-  // A click on a token of the first side: its heads, where the view has them.
-  function clicked(side) {
-    if (shown.answer.heads !== null && side === 0) { ask(true); }
   }
 
   function draw(answer) {
@@ -123,13 +107,12 @@
     controls.fill(await (await fetch(kit.address("start"))).json());
     ["prompt", "other", "mitigation", "logit"].forEach((id) => get(id).addEventListener("input", later));
     ["view", "beside"].forEach((id) => get(id).addEventListener("change", () => { controls.arrange(); later(); }));
-    get("dtype").addEventListener("change", later);
-    ["layer", "longest"].forEach((id) => get(id).addEventListener("input", () => { controls.moved(); later(); }));
+    ["layer", "head", "longest"].forEach((id) => get(id).addEventListener("input", () => { controls.moved(); later(); }));
     get("stop").addEventListener("click", () => stop("Stopped."));
     get("copy").addEventListener("click", take.copy);
     get("save").addEventListener("click", () => take.save(shown.asked));
-    window.addEventListener("hashchange", () => { controls.reopen(get("prompt").value); outdated(); ask(false); });
-    ask(false);
+    window.addEventListener("hashchange", () => { controls.reopen(get("prompt").value); outdated(); ask(); });
+    ask();
   }
 
   begin();

@@ -182,13 +182,12 @@ def _decay_panel(
 
 def _law_curves(rows: Frame, fits: Frame) -> Frame:
     """The fitted law of each series where it was fitted."""
-    parts = [pd.DataFrame({"length": [], "value": []})]
-    for fit in fits.to_dict("records"):
-        if fit["law"] != "none":
-            lengths = np.unique(rows[rows["length"] >= fit["fitted_from"]]["length"])
-            law = pd.DataFrame({"length": lengths, "value": law_values(fit, lengths)})
-            parts.append(law.assign(series=fit.get("series", "measured"), kind="fitted"))
-    return pd.concat([part for part in parts if len(part)] or parts)
+    parts = []
+    for fit in fits[fits["law"] != "none"].to_dict("records"):
+        lengths = np.unique(rows[rows["length"] >= fit["fitted_from"]]["length"])
+        law = pd.DataFrame({"length": lengths, "value": law_values(fit, lengths)})
+        parts.append(law.assign(series=fit.get("series", "measured"), kind="fitted"))
+    return pd.concat(parts) if parts else pd.DataFrame()
 
 
 def law_values(row: dict[str, Any], n: np.ndarray) -> np.ndarray:
