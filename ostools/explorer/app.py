@@ -33,7 +33,7 @@ from ostools.reporting.page import page
 from ostools.results import Result
 
 PAGE = Path(__file__).parent / "page"
-_SCRIPTS = ("kit", "controls", "strip", "take", "explorer")
+_SCRIPTS = ("kit", "controls", "strip", "explorer")
 LARGEST = 200_000
 """The most bytes that a request may have."""
 _ENDINGS = {

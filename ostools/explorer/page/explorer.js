@@ -103,14 +103,36 @@
     figure.appendChild(data);
   }
 
+  async function copy() {
+    try {
+      await navigator.clipboard.writeText(get("code").textContent);
+      say("The code is on the clipboard.");
+    } catch (error) {
+      getSelection().selectAllChildren(get("code"));
+      say("The code is selected. Here the browser does not let a page use the clipboard, so copy it with the keyboard.");
+    }
+  }
+
+  async function save(asked) {
+    const ending = get("ending").value;
+    const found = await post("save", { ...asked, ending });
+    if (!found.ok) { say((await found.json()).error); return; }
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(await found.blob());
+    const isPair = found.headers.get("Content-Type") === "application/zip"; // two files, one a side
+    link.download = "ostools-" + asked.view + (isPair ? "-" + ending + ".zip" : "." + ending);
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  }
+
   async function begin() {
     controls.fill(await (await fetch(kit.address("start"))).json());
     ["prompt", "other", "mitigation", "logit"].forEach((id) => get(id).addEventListener("input", later));
     ["view", "beside"].forEach((id) => get(id).addEventListener("change", () => { controls.arrange(); later(); }));
     ["layer", "head", "longest"].forEach((id) => get(id).addEventListener("input", () => { controls.moved(); later(); }));
     get("stop").addEventListener("click", () => stop("Stopped."));
-    get("copy").addEventListener("click", take.copy);
-    get("save").addEventListener("click", () => take.save(shown.asked));
+    get("copy").addEventListener("click", copy);
+    get("save").addEventListener("click", () => save(shown.asked));
     window.addEventListener("hashchange", () => { controls.reopen(get("prompt").value); outdated(); ask(); });
     ask();
   }

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from markupsafe import Markup, escape
+from markupsafe import escape
 
 from ostools.ground.errors import InputError
 from ostools.ground.pooling import pooling_rule
@@ -33,15 +33,15 @@ from ostools.reporting.charts.attention import (
     most_moved,
     sharpest,
 )
-from ostools.reporting.page.page import TEMPLATES, Script
-from ostools.reporting.style import notebook, theme
+from ostools.reporting.page.page import Figure, Script
+from ostools.reporting.page.section import Part, ScriptView, Section, render_sections
+from ostools.reporting.style import theme
 from ostools.results import checked_output, write_atomically
 
 HEADS = 32
 """How many heads circuitsvis gets; of a model with more, those whose last row is the most concentrated, or moved the most."""
 HEIGHT = 900
 """Pixels of a notebook's cell that the view takes; longer ones scroll."""
-_STYLE = (TEMPLATES / "style.css").read_text(encoding="utf-8")
 
 
 class Panel(NamedTuple):
@@ -54,33 +54,24 @@ class Panel(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentionView:
-    """Heads to click through, in one panel or two side by side: shows itself in a notebook, and is saved as a page."""
+    """Heads to click through, of one attention or of two: shows itself in a notebook, and is saved as a page."""
 
     title: str
+    rows: Part
     panels: tuple[Panel, ...]
-    picture: str
-    notes: tuple[str, ...]
 
     @cached_property
     def html(self) -> str:
-        """The page: the last token's rows as a picture first, then the panels; no request is possible from it."""
-        sources = [panel.source for panel in self.panels]
-        script = Script(_script(sources, [f"heads-{index}" for index in range(len(sources))]), "module")
-        policy = (
-            f"default-src 'none'; script-src {script.policy}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
-        )
-        parts = [_section(panel, index) for index, panel in enumerate(self.panels)]
-        notes = Markup("").join(Markup("<p>{}</p>").format(note) for note in self.notes)
-        return (
-            "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}; form-action \'none\'">'
-            "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-            "<meta name='color-scheme' content='light dark'><meta name='referrer' content='no-referrer'>"
-            f"<link rel='icon' href='data:,'><title>{escape(self.title)}</title><style>{_STYLE}{_SIDES}</style></head>"
-            f"<body><main><h1>{escape(self.title)}</h1>{notes}"
-            f"<figure><img alt='{escape(self.notes[0])}' src='data:image/png;base64,{self.picture}'></figure>"
-            f"<div class='sides'>{Markup('').join(parts)}</div></main>{script.html}</body></html>\n"
-        )
+        """The page: the last token's rows first, then the panels; no request is possible from it."""
+        elements = [f"heads-{index}" for index in range(len(self.panels))]
+        # The first view's script draws all of them: a page holds the library once.
+        scripts = [_script([panel.source for panel in self.panels], elements), *[""] * (len(elements) - 1)]
+        parts = [
+            Part(title=panel.title, notes=panel.words, view=ScriptView(element, panel.title, Script(script, "module")))
+            for panel, element, script in zip(self.panels, elements, scripts, strict=True)
+        ]
+        rows = Section("findings", "The last token's rows", "The last token", "", [self.rows])
+        return render_sections(self.title, "", [rows, Section("heads", "Head by head", "Head by head", "", [Part(columns=parts)])])
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """The page in a frame of its own, which may run its own script and reach nothing else, the notebook included."""
@@ -99,40 +90,29 @@ class AttentionView:
         return write_atomically(target, lambda part: part.write_text(self.html, encoding="utf-8"))
 
 
-# Two panels side by side where there is room; the page is as wide as they need.
-_SIDES = (
-    "main { max-width: 1500px; padding-top: 24px; } .heads h4 { font-size: 9px; } "
-    "img { max-width: 100%; height: auto; } .sides section { min-width: 0; } "
-    ".sides { display: grid; gap: 24px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); }"
-)
-
-
-def _section(panel: Panel, index: int) -> Markup:
-    paragraphs = Markup("").join(Markup("<p class='note'>{}</p>").format(words) for words in panel.words)
-    return Markup(
-        "<section aria-labelledby='title-{0}'><h2 id='title-{0}'>{1}</h2>{2}<div class='heads' id='heads-{0}' tabindex='0' "
-        "role='region' aria-label='{1}: heads to click through'></div></section>"
-    ).format(index, panel.title, paragraphs)
-
-
 def attention_view(attention: Attention, against: Attention | None = None) -> AttentionView:
     """The heads of one attention, or of two side by side; their difference as a picture where tokens have partners."""
     if against is None:
-        panel = _panel(attention, sharpest(attention.last, HEADS), "Head by head")
-        return AttentionView("Attention", (panel,), _picture(attention.plot()), tuple(attention_findings(attention)))
+        panel = _panel(attention, sharpest(attention.last, HEADS), "All heads")
+        return AttentionView("Attention", _rows(attention.plot(), attention_findings(attention)), (panel,))
     try:
         difference = attention_difference(attention, against)
     except InputError as error:
-        difference, chart, notes = None, against.plot(), [f"Side by side only. {error}"]
+        difference, rows = None, _rows(against.plot(), [f"Side by side only. {error}"])
     else:
-        chart, notes = difference.plot(), difference_findings(difference)
+        rows = _rows(difference.plot(), difference_findings(difference))
     panels = [
         _panel(side, sharpest(side.last, HEADS), label)
         if difference is None
         else _panel(side, most_moved(difference, HEADS), label, DIFFERS)
         for side, label in zip((attention, against), distinct_labels(attention, against), strict=True)
     ]
-    return AttentionView("Attention, compared", tuple(panels), _picture(chart), tuple(notes))
+    return AttentionView("Attention, compared", rows, tuple(panels))
+
+
+def _rows(chart: Any, sentences: list[str]) -> Part:
+    caption = "Attention of the last token, a row per layer and head"
+    return Part(figure=Figure("attention-chart", chart, caption, f"{caption}. {sentences[0]}"), findings=sentences)
 
 
 def interactive_view(attention: Attention, element: str) -> tuple[str, str]:
@@ -161,10 +141,6 @@ def _panel(attention: Attention, head_indices: list[int], title: str, how: str =
         positive_color=MORE,
     )
     return Panel(title, words, view.local_src)
-
-
-def _picture(chart: Any) -> str:
-    return notebook.picture_of(chart.to_dict(), notebook.SCALES[0])
 
 
 def _script(sources: Sequence[str], elements: Sequence[str]) -> str:

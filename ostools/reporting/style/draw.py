@@ -10,8 +10,10 @@ import pandas as pd
 from pandas.api.types import is_float_dtype, is_numeric_dtype
 
 from ostools.reporting.style import axes, theme
-from ostools.results import Frame
+from ostools.results import Column, Frame
 
+VALUE = alt.Tooltip("value:Q", format=".4g")
+"""What the cursor tells of a number."""
 _UNTOLD = {"shown", "zero", "start", "end", "run", "label", "left", "at", "hue", "idle", "dots", "kind", "words"}
 """Columns that only place a mark."""
 
@@ -47,7 +49,13 @@ def panel(marks: Sequence[Any], width: Any, height: Any, title: Any = "", *lines
     words = (
         {"title": title if isinstance(title, alt.TitleParams) else heading(title, lines, **options)} if title else {}
     )
-    return alt.layer(*marks).properties(width=width, height=height, **words)
+    return layers(*marks, width=width, height=height, **words)
+
+
+def layers(*marks: Any, **properties: Any) -> Any:
+    """Marks over each other in one panel, with its width, height and title."""
+    chart: Any = alt.layer(*marks)
+    return chart.properties(**properties)
 
 
 def heading(text: str | list[str], lines: Sequence[str] = (), **options: Any) -> alt.TitleParams:
@@ -137,3 +145,13 @@ def dashes(
     return alt.StrokeDash(
         "quantity:N", scale=scale, legend=alt.Legend(title=None, columns=1, labelExpr=words, **legend)
     )
+
+
+def log_y(values: Column, title: str, floor: float | None = None, field: str = "shown") -> alt.Y:
+    """A log axis around the values; `floor`: where exact zeros are drawn, if there are any."""
+    return alt.Y(f"{field}:Q", **axes.log_channel(values, title, floor))
+
+
+def zeros(base: Any, floor: float | None) -> list[Any]:
+    """The marks of exact zeros, where there are any."""
+    return [] if floor is None else [axes.zero_marks(base)]

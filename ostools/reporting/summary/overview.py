@@ -15,7 +15,6 @@ from ostools.reporting.charts.positions import position_layers
 from ostools.reporting.findings.answers import answer_counts, constant_answer
 from ostools.reporting.findings.collapse import cases, main_pair, nearest_to_noise, task_of
 from ostools.reporting.findings.effects import contrast_words
-from ostools.reporting.forms import curve, log_rows
 from ostools.reporting.page.page import Figure
 from ostools.reporting.sections.records import Measurements
 from ostools.reporting.style import axes, draw, theme
@@ -73,17 +72,22 @@ def distance_chart(result: Collapse, dtype: str) -> alt.LayerChart:
     means: Frame = rows.groupby("length")[["float64_distance", "pair_noise"]].mean().reset_index()
     names = {"float64_distance": "distance", "pair_noise": f"noise of {dtype}"}
     long = means.rename(columns=names).melt(id_vars="length", var_name="series", value_name="value")
-    data, y = log_rows(long, "L2 distance")
+    data, floor = axes.floored(long)
     hues = {names["float64_distance"]: theme.INK, names["pair_noise"]: theme.colour(dtype)}
-    x = axes.length_axis(data["length"], "items of the sequence")
-    hue = draw.hue("series", hues, columns=2, symbolType="circle", symbolSize=60)
+    base = draw.rows(data).encode(
+        x=axes.length_axis(data["length"], "items of the sequence"),
+        y=draw.log_y(data["shown"], "L2 distance", floor),
+        color=draw.hue("series", hues, columns=2, symbolType="circle", symbolSize=60),
+        tooltip=["length:Q", "series:N", draw.VALUE],
+    )
     ranges = [
         {**span, "series": names["pair_noise"]}
         for span in hidden_ranges(result.verdicts_over_seeds(), ["y"], [dtype])
         if span["pair"] == main_pair(result)
     ]
     layers = [*strips(ranges, draw.hue("series", hues, legend=None)), *marked_limits(model_limits(result))]
-    return axes.themed(draw.panel([*layers, *curve(data, x, y, hue, width=0, points=6)], WIDTH, HEIGHT))
+    layers += [base.mark_circle(size=6, opacity=1), *draw.zeros(base, floor)]
+    return axes.themed(draw.layers(*layers, width=WIDTH, height=HEIGHT))
 
 
 def right_chart(results: Sequence[Evaluation]) -> alt.LayerChart:
@@ -121,7 +125,7 @@ def right_chart(results: Sequence[Evaluation]) -> alt.LayerChart:
         legend=alt.Legend(title=None, symbolSize=60, columns=2),
     )
     points = base.mark_point(filled=False, size=40, strokeWidth=1.5, opacity=1).encode(shape=shape)
-    return axes.themed(draw.panel([constant, *intervals, *lines, points], WIDTH, HEIGHT))
+    return axes.themed(draw.layers(constant, *intervals, *lines, points, width=WIDTH, height=HEIGHT))
 
 
 def constant_share(result: Evaluation, task: str, place: int) -> dict[str, Any]:
