@@ -114,7 +114,6 @@ _QUANTITIES: dict[str, tuple[str, list[float]]] = {
     "distance": ("thick: float64 distance of the pair, weights as given", [1, 0]),
     "stored": ("the same with the weights so stored", [7, 3]),
     "noise": ("rounding noise of the difference", [1, 0]),
-    "weight_shift": ("what storing the weights shifts (v and v* alike)", [1.5, 2.5]),
 }
 
 
@@ -158,10 +157,9 @@ def _precision_rows(frame: Frame, reference: Frame, pair: str, site: str) -> Fra
     for name, rows in frame.groupby("dtype", sort=False):
         format, part = _split(str(name))
         same = {"series": format, "panel": PARTS[part]}
-        means = rows.groupby("length", as_index=False)[["pair_noise", "weight_shift"]].mean()
-        for quantity, column in (("noise", "pair_noise"), ("weight_shift", "weight_shift")):
-            if (means[column] > 0).any():
-                parts.append(means[["length"]].assign(value=means[column], quantity=quantity, **same))
+        noise = rows.groupby("length", as_index=False)["pair_noise"].mean().rename(columns={"pair_noise": "value"})
+        if (noise["value"] > 0).any():
+            parts.append(noise.assign(quantity="noise", **same))
         if stored[name] != "given":
             parts.append(curves[str(stored[name])].assign(quantity="stored", **same))
     panels = dict.fromkeys(part["panel"].iloc[0] for part in parts)

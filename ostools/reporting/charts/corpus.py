@@ -10,6 +10,7 @@ from ostools.ground.words import short_name
 from ostools.measure.bounds.bounds import PromptBounds
 from ostools.measure.jacobian.sensitivity import Sensitivities
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
+from ostools.reporting.charts.tokens import kind_legend
 from ostools.reporting.forms import BAND, bars, curve, log_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
@@ -50,13 +51,9 @@ def several_chart(result: Sensitivities | PromptBounds) -> Any:
     every = result.over_position()
     lowest = every["layer"].min()
     table: Frame = every[every["layer"] == lowest]
-    kinds = [theme.KINDS[kind] for kind in table["kind"]]
-    table = table.assign(series=[f"{kind}: {source}" for kind, source in zip(kinds, table["source"], strict=True)])
-    # Of both panels, which share a scale; a dash tells apart what has one colour.
-    looks = {row["series"]: (row["source"], row["kind"]) for row in table.to_dict("records")}
-    hue = draw.hue("series", {name: source for name, (source, _) in looks.items()})
-    scale = alt.Scale(domain=list(looks), range=[theme.DASHES[kind] for _, kind in looks.values()])
-    dash = alt.StrokeDash("series:N", scale=scale, legend=hue["legend"])
+    series = [theme.series(kind, source) for kind, source in zip(table["kind"], table["source"], strict=True)]
+    table = table.assign(series=series, name=table["source"])
+    hue, dash = kind_legend(table)
     panels = []
     for norm, group in table.groupby("norm", sort=False):
         rows, y = _share_rows(group[["series", "start", "end", "mean", "low", "high"]], ["low", "high"])

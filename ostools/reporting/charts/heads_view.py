@@ -71,7 +71,9 @@ class AttentionView:
             for panel, element, script in zip(self.panels, elements, scripts, strict=True)
         ]
         rows = Section("findings", "The last token's rows", "The last token", "", [self.rows])
-        return render_sections(self.title, "", [rows, Section("heads", "Head by head", "Head by head", "", [Part(columns=parts)])])
+        return render_sections(
+            self.title, "", [rows, Section("heads", "Head by head", "Head by head", "", [Part(columns=parts)])]
+        )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """The page in a frame of its own, which may run its own script and reach nothing else, the notebook included."""
