@@ -170,7 +170,8 @@ class ViewRequest:
             values["logit"] = None if logit in (None, "") else checked_text("next token", logit)
         if "longest" in view.takes:
             values["longest"] = _whole_in_range("longest length", sent.get("longest", 32), *LENGTHS)
-        return cls(**values, **_second_side(sent, subject, values["prompt"]))
+        values |= _second_side(sent, subject, values["prompt"])
+        return cls(**values)
 
     @property
     def of_view(self) -> View:

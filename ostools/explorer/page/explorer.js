@@ -35,7 +35,7 @@
     say(words + "Working …");
     looking = setInterval(async () => {
       try {
-        const { left } = await (await post("left", {}, own.signal)).json();
+        const { left } = await (await fetch(kit.address("left"), { signal: own.signal })).json();
         if (own === running && left) { say(words + "Working …, about " + Math.ceil(left) + " s left."); }
       } catch (error) { clearInterval(looking); }
     }, 1000);

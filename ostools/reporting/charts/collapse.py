@@ -158,7 +158,7 @@ def _curves(rows: Frame, name: str, ranges: list[dict[str, Any]], limits: list[d
             (["distance"], 1.5, 9),
         ):
             part = panel_data[panel_data["quantity"].isin(quantities)]
-            dots = {"width": 0, "points": size} if dotted and size else {"width": width}
+            dots: dict[str, Any] = {"width": 0, "points": size} if dotted and size else {"width": width}
             panel_marks += curve(part, x, y, hue, **looks, **dots)
         middle = np.sqrt(rows["length"].min() * rows["length"].max())
         return [*panel_marks, *marked_ranges(ranges, middle), *marked_limits(limits)]

@@ -14,7 +14,7 @@ from ostools.results import Column, Frame
 
 VALUE = alt.Tooltip("value:Q", format=".4g")
 """What the cursor tells of a number."""
-_UNTOLD = {"shown", "zero", "start", "end", "run", "label", "left", "at", "hue", "idle", "dots", "kind", "words"}
+_UNTOLD = {"shown", "zero", "start", "end", "run", "at", "kind", "words"}
 """Columns that only place a mark."""
 
 

@@ -116,6 +116,7 @@ def test_a_token_is_one_short_visible_word(token: str) -> None:
     word = theme.display_token(token)
     assert 1 <= len(word) <= theme.TOKEN_LENGTH
     assert word.isprintable()
+    assert theme.inert(token).isprintable()
     assert " " not in word.replace("(empty)", "")
     word.encode("utf-8")
 

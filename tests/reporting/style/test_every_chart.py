@@ -118,10 +118,3 @@ def test_names_of_one_chart_have_colours_of_their_own() -> None:
     assert len(set(colours)) == len(names)
     assert colours[0] == theme.colour("full")
     assert all(len(set(theme.ordered(count))) == count for count in (1, 2, 3, 7))
-
-
-@pytest.mark.parametrize("name", ["a\x1b[31mb", "\u202egnp", "\ud800", "a\x00"])
-def test_words_of_a_chart_hold_no_character_that_acts(name: str) -> None:
-    assert theme.visible(name).isprintable()
-    assert theme.inert(name).isprintable()
-    assert theme.visible("two words") == "two words"
