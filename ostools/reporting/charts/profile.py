@@ -83,7 +83,7 @@ def _profile_panel(frame: Frame, shapes: Any, names: list[str], aside: list[int]
     segments = []
     if len(thirds):
         thick = draw.rows(thirds).mark_rule(strokeWidth=3.5, strokeCap="round")
-        x = axes.quiet(axes.token_axis(token_labels(frame), "from"))
+        x = axes.token_axis(token_labels(frame), aside=aside)
         ends = {"x": x, "x2": "to:Q", "y": alt.Y("mean:Q", **y), "color": draw.hue("series", names)}
         segments = [thick.encode(**ends, tooltip=draw.tooltips(thirds))]
     of = "of the text" if aside else "first token taken out"
@@ -98,7 +98,7 @@ def _thirds(shapes: Any, tested: str, positions: np.ndarray) -> Frame:
     rows = []
     for row in shapes[(shapes["kept"] == tested) & shapes["middle"].notna()].to_dict("records"):
         for third, segment in zip(("start", "middle", "end"), thirds, strict=True):
-            ends = {"from": float(segment[0]), "to": float(segment[-1])}
+            ends = {"position": float(segment[0]), "to": float(segment[-1])}
             rows.append({"series": row["linearisation"], "third": third, "mean": 10.0 ** row[third], **ends})
     return pd.DataFrame(rows)
 
