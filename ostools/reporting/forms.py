@@ -241,13 +241,6 @@ def looks_by_name(field: str, looks: Mapping[str, tuple[str, str]], **legend: An
     return {"color": hue, "shape": alt.Shape(f"{field}:N", scale=scale, legend=hue["legend"])}
 
 
-def layer_hue(last: int, **legend: Any) -> alt.Color:
-    """The colour of each layer from 0 to `last`, from green through blue to red; about seven have their names."""
-    looks: dict[str, Any] = {"title": "layer", "orient": "right", "type": "symbol", "columns": 1, "format": "d"}
-    drawn = alt.Legend(values=axes.whole_ticks(0, last), **(looks | legend))
-    return alt.Color("layer:Q", scale=alt.Scale(domain=[0, max(last, 1)], range=theme.ordered(7)), legend=drawn)
-
-
 def mark_cells(rows: Frame, column: alt.X, row: alt.Y, looks: Mapping[str, Any], size: int = 34) -> Any:
     """A mark where each row and column meet; `looks`: of `looks_by_name`, and an offset where several meet."""
     points = draw.rows(rows).mark_point(filled=True, size=size, strokeWidth=2, opacity=1)

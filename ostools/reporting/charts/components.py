@@ -25,7 +25,7 @@ from ostools.measure.probes.probe import Decodability
 from ostools.measure.probes.scores import TESTS
 from ostools.reporting.findings.effects import QUANTITY_WORDS
 from ostools.reporting.findings.probes import failure_stage_in_short, intervention_in_short, probe_in_short
-from ostools.reporting.forms import SQUARE, bars, curve, layer_hue, layers_by, word_cells
+from ostools.reporting.forms import SQUARE, bars, layers_by, word_cells
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
 
@@ -221,7 +221,7 @@ def _scatter(data: Frame, words: str) -> Any:
         axes.linear(title, ends, tickCount=4, grid=True) for title in ("predicted effect (first order)", "real effect")
     )
     points = data[["target", "layer", "effect", "predicted_effect"]]
-    hue = layer_hue(int(points["layer"].max()), symbolType="circle", symbolSize=60)
+    hue = draw.layer_hue(int(points["layer"].max()), symbolType="circle", symbolSize=60)
     marks = draw.rows(points).mark_circle(size=46)
     marks = marks.encode(
         x=alt.X("predicted_effect:Q", **x),
@@ -229,15 +229,10 @@ def _scatter(data: Frame, words: str) -> Any:
         color=hue,
         tooltip=draw.tooltips(points),
     )
-    diagonal = curve(
-        pd.DataFrame({"predicted_effect": ends, "value": ends}),
-        alt.X("predicted_effect:Q", **x),
-        y,
-        alt.value(theme.colour("float64")),
-        width=1,
-        strokeDash=[4, 3],
-    )
-    return draw.panel([*diagonal, marks], _SIDE, _SIDE, words)
+    diagonal = draw.rows(pd.DataFrame({"predicted_effect": ends, "effect": ends}))
+    diagonal = diagonal.mark_line(strokeDash=[4, 3], strokeWidth=1, color=theme.colour("float64"))
+    diagonal = diagonal.encode(x=alt.X("predicted_effect:Q", **x), y=alt.Y("effect:Q", **y))
+    return draw.panel([diagonal, marks], _SIDE, _SIDE, words)
 
 
 def _effect_map(data: Frame, what: str) -> Any:

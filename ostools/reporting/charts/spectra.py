@@ -13,7 +13,7 @@ from ostools.ground.words import number, short_name
 from ostools.measure.collapse.variation import AttentionVariation
 from ostools.measure.jacobian.hops import ALL, MORE, Hops
 from ostools.measure.profiles.spectra import Spectra
-from ostools.reporting.forms import SQUARE, curve, layer_hue, log_rows, token_bars, token_labels, token_rows
+from ostools.reporting.forms import SQUARE, curve, log_rows, token_bars, token_labels, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
 
@@ -142,7 +142,7 @@ def _variation_panel(table: Frame, name: str) -> Any:
         alone = draw.rows(table[["layer"]].iloc[:1]).mark_text(text="infinite at every length", fontSize=12)
         return draw.panel([alone], _WIDTH, _HEIGHT, title)
     rows, y = log_rows(data, axis)
-    points, hue = 24 if rows["length"].nunique() == 1 else 0, layer_hue(int(table["layer"].max()))
+    points, hue = 24 if rows["length"].nunique() == 1 else 0, draw.layer_hue(int(table["layer"].max()))
     marks = curve(rows, axes.length_axis(table["length"]), y, hue, width=1.4, points=points)
     return draw.panel(marks, _WIDTH, _HEIGHT, title)
 

@@ -134,6 +134,13 @@ def hue(field: str, names: Mapping[str, str] | Iterable[str], **legend: Any) -> 
     return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(looks), range=colours), legend=drawn)
 
 
+def layer_hue(last: int, **legend: Any) -> alt.Color:
+    """The colour of each layer from 0 to `last`, from green through blue to red; about seven have their names."""
+    looks: dict[str, Any] = {"title": "layer", "orient": "right", "type": "symbol", "columns": 1, "format": "d"}
+    drawn = alt.Legend(values=axes.whole_ticks(0, last), **(looks | legend))
+    return alt.Color("layer:Q", scale=alt.Scale(domain=[0, max(last, 1)], range=theme.ordered(7)), legend=drawn)
+
+
 def dashes(
     looks: Mapping[str, tuple[str, Sequence[float | int]]], present: Iterable[str], **legend: Any
 ) -> alt.StrokeDash:
