@@ -53,7 +53,7 @@ def collapse_panel(pairs: Any) -> Any:
     hue = draw.hue("series", {DISTANCE: theme.INK, NOISE: theme.colour(DTYPE)}, orient="bottom")
     marks = [shade, longest.mark_text(align="right", dx=-4, fontSize=10), *curve(rows, x, y, hue)]
     words = ["y of n and of n + 1 ones, Figure 5 (a) of the paper"]
-    return draw.layers(*marks, width=WIDTH, height=HEIGHT, title=draw.heading("Representational collapse", words))
+    return draw.panel(marks, WIDTH, HEIGHT, "Representational collapse", *words)
 
 
 def position_panel(position: Any) -> Any:
@@ -63,8 +63,8 @@ def position_panel(position: Any) -> Any:
     third = (int(rows["position"].max()) + 1) / 3
     edges = [mark for edge in (third, 2 * third) for mark in draw.line_at("x", "position", edge - 0.5)]
     marks = curve(rows, x, y, alt.value(theme.colour("full")), bands=[BAND])
-    title = draw.heading("Over-squashing: sensitivity of the last token by position", contrast_words(position))
-    return draw.layers(*edges, *marks, width=WIDTH, height=HEIGHT, title=title)
+    title = "Over-squashing: sensitivity of the last token by position"
+    return draw.panel([*edges, *marks], WIDTH, HEIGHT, title, *contrast_words(position))
 
 
 def main() -> None:

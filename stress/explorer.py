@@ -13,7 +13,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
@@ -37,7 +37,7 @@ _VIEWS: tuple[dict[str, Any], ...] = (
     {"view": "attention", "layer": 1, "head": 1},
     {"view": "attribution"},
     {"view": "sketch-full"},
-    {"view": "collapse", "longest": 8, "dtypes": ["bfloat16"]},
+    {"view": "collapse", "longest": 8},
 )
 
 
@@ -47,7 +47,7 @@ def run(cases: int, seed: int) -> int:
     return judged(curve, [f"the explorer answered: {error}" for error in errors], "keystrokes")
 
 
-def typed(cases: int, seed: int, views: Sequence[Mapping[str, Any]] = _VIEWS) -> tuple[list[int], list[str]]:
+def typed(cases: int, seed: int) -> tuple[list[int], list[str]]:
     """The bytes that `ostools explore` holds after each keystroke, and what went wrong."""
     chosen, curve, errors, words = random.Random(seed), [], [], []
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -57,7 +57,7 @@ def typed(cases: int, seed: int, views: Sequence[Mapping[str, Any]] = _VIEWS) ->
             for case in range(cases):
                 words = [] if len(words) >= _LONGEST else words
                 words.append(chosen.choice(_WORDS))
-                asked = {"prompt": " ".join(words), "sure": True, **chosen.choice(views), **chosen.choice(_BESIDE)}
+                asked = {"prompt": " ".join(words), "sure": True, **chosen.choice(_VIEWS), **chosen.choice(_BESIDE)}
                 for more in ({"before": 0, "chart": False}, {}):
                     errors += _sent(port, {**asked, **more}, dropped=case % 3 == 2)
                 curve.append(process.memory_info().rss)

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from ostools.explorer.recipe import SIDES, RecipeResult, code, commands
+from ostools.explorer.recipe import SIDES, RecipeResult, code
 from ostools.explorer.views import ViewRequest
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
-from ostools.measure import (
-    Attention,
-    AttentionDifference,
-    Attribution,
-    Change,
-    Collapse,
-    Sensitivity,
-)
-from ostools.measure.collapse.verdicts import Reading
+from ostools.measure import Attention, AttentionDifference, Attribution, Change, Sensitivity
 from ostools.measure.prompts import partners
 from ostools.reporting.page.page import Figure
 from ostools.reporting.style.theme import KINDS, display_token
@@ -30,7 +23,6 @@ _NORMS = {
     "operator norm": ("operator_norm", "operator_lower", "operator_upper"),
     "Frobenius norm": ("frobenius_norm", "frobenius_lower", "frobenius_upper"),
 }
-_COLLAPSE = {"distance": "mean", "float64": "float64_distance", "noise": "pair_noise", "step": "machine_line"}
 TokenEntry = dict[str, Any]
 """A token on the page: position, token, value (its colour), numbers; of two sides partner, against."""
 
@@ -38,14 +30,12 @@ TokenEntry = dict[str, Any]
 def answer(request: ViewRequest, recipe_result: RecipeResult, draws: bool = True) -> dict[str, Any]:
     """The page's values, as plain data.
 
-    draws: with the charts and the grid of heads, which take longer than a first look.
+    draws: with the charts, which take longer than a first look.
     """
-    request = request.alone() if recipe_result.inactive else request
+    request = replace(request, beside="", second_text="") if recipe_result.inactive else request
     sides = [_tokens(request, side) for side in recipe_result.sides]
     if len(sides) == 2:
-        _add_partners(request, recipe_result, *sides)
-    lengths = [_lengths(side) for side in recipe_result.sides if isinstance(side, Collapse)]
-    results = recipe_result.results.items()
+        _add_partners(recipe_result, *sides)
     return {
         "view": request.view,
         "words": request.of_view.words,
@@ -53,12 +43,9 @@ def answer(request: ViewRequest, recipe_result: RecipeResult, draws: bool = True
         "names": _names(request),
         "tokens": sides[0],
         "second": sides[1] if len(sides) == 2 else None,
-        "heads": _heads(request, recipe_result.sides[0]) if draws else None,
-        "lengths": lengths or None,
         "notes": _notes(request, recipe_result, sides) if draws else [],
-        "charts": [_chart(request, name, result) for name, result in results] if draws else [],
+        "charts": [_chart(request, *item) for item in recipe_result.results.items()] if draws else [],
         "code": code(request, recipe_result),
-        "command": commands(request, recipe_result),
     }
 
 
@@ -145,55 +132,20 @@ def _weights(request: ViewRequest, result: Attention) -> list[float]:
     return (weights.mean(over) if over else weights).tolist()
 
 
-def _heads(request: ViewRequest, side: Result) -> dict[str, Any] | None:
-    """The grid that a click opens: the weight of one token in every layer and head."""
-    if not isinstance(side, Attention):
-        return None
-    place = min(request.token, len(side.tokens) - 1)
-    word = display_token(side.tokens[place])
-    return {"token": place, "word": word, "weights": side.last[..., place].tolist()}
-
-
-def _lengths(result: Collapse) -> dict[str, Any]:
-    """Distances at y in L2 by dtype and length, with the floors and the verdict.
-
-    hidden: the float64 distance is below the noise of the difference, or y and y* are equal.
-    from: where the first hidden range begins. A dtype that overflows has no row; the findings say so.
-    """
-    rows: Frame = Reading.with_defaults("y", None, "l2").of(result.measured())
-    ends: Any = result.verdicts().query("site == 'y'").set_index("dtype")
-    hidden: Any = result.hidden().query("site == 'y'")
-    dtypes = []
-    for name, dtype_rows in rows.groupby("dtype", sort=False):
-        dtype_rows, end = dtype_rows.sort_values("length"), ends.loc[name]
-        dtypes.append(
-            {
-                "dtype": str(name),
-                **{key: dtype_rows[column].tolist() for key, column in _COLLAPSE.items()},
-                "hidden": hidden[hidden["dtype"] == name].sort_values("length")["hidden"].tolist(),
-                "from": None if pd.isna(end["first"]) else int(end["first"]),
-                "status": str(end["status"]),
-            }
-        )
-    return {"lengths": sorted(set(rows["length"].tolist())), "dtypes": dtypes}
-
-
 # --- two sides
 
 
-def _add_partners(
-    request: ViewRequest, recipe_result: RecipeResult, first: list[TokenEntry], second: list[TokenEntry]
-) -> None:
+def _add_partners(recipe_result: RecipeResult, first: list[TokenEntry], second: list[TokenEntry]) -> None:
     """Give corresponding tokens each other's position, and the numbers that compare the two."""
     for entry in (*first, *second):
         entry |= {"partner": None, "against": []}
-    for place, second_place, numbers in _pairs(request, recipe_result, first, second):
+    for place, second_place, numbers in _pairs(recipe_result, first, second):
         first[place] |= {"partner": second_place, "against": numbers}
         second[second_place] |= {"partner": place, "against": numbers}
 
 
 def _pairs(
-    request: ViewRequest, recipe_result: RecipeResult, first: list[TokenEntry], second: list[TokenEntry]
+    recipe_result: RecipeResult, first: list[TokenEntry], second: list[TokenEntry]
 ) -> list[tuple[int, int, list[dict[str, Any]]]]:
     """Positions of corresponding tokens, with what the result or the two numbers say of them."""
     compared = recipe_result.compared
@@ -208,17 +160,11 @@ def _pairs(
 
 def _ratios(result: Change) -> list[tuple[int, int, list[dict[str, Any]]]]:
     frame: Frame = result.frame
-    paired = frame[frame["second_position"].notna()]
     pairs = []
-    for position, rows in paired.groupby("position"):
+    for position, rows in frame[frame["second_position"].notna()].groupby("position"):
         numbers = [
-            _number(
-                f"{str(row['norm']).capitalize()} norm, second / first",
-                row["ratio"],
-                row["lower"],
-                row["upper"],
-            )
-            for _, row in rows.iterrows()
+            _number(f"{row['norm'].capitalize()} norm, second / first", row["ratio"], row["lower"], row["upper"])
+            for row in rows.to_dict("records")
         ]
         pairs.append((int(str(position)), int(rows["second_position"].iloc[0]), numbers))
     return pairs
@@ -261,17 +207,9 @@ def _notes(request: ViewRequest, recipe_result: RecipeResult, sides: Sequence[Se
             )
     if len(recipe_result.results) > 1:
         notes.append("Each of the two charts has its own scale.")
-    if request.beside == "mitigation" and _is_unchanged(recipe_result):
+    if request.beside == "mitigation" and recipe_result.sides[0].frame.equals(recipe_result.sides[1].frame):
         notes.append("The mitigation is inactive here: it changes neither the text nor any number of the result.")
     return notes
-
-
-def _is_unchanged(recipe_result: RecipeResult) -> bool:
-    """Whether the second side equals the first: an attention has a status, a collapse its numbers."""
-    first, second = recipe_result.sides
-    if isinstance(second, Attention):
-        return second.provenance.parameters["status"] == "inactive"
-    return isinstance(second, Collapse) and first.frame.equals(second.frame)
 
 
 def _chart(request: ViewRequest, name: str, result: Result) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from ostools.reporting.page import page
 from ostools.results import Result
 
 PAGE = Path(__file__).parent / "page"
-_SCRIPTS = ("kit", "controls", "strip", "heads", "lengths", "take", "explorer")
+_SCRIPTS = ("kit", "controls", "strip", "explorer")
 LARGEST = 200_000
 """The most bytes that a request may have."""
 _ENDINGS = {
@@ -117,6 +117,10 @@ def application(runs: Runs, prompt: str, host: str, token: str | None) -> Guard:
     async def serve_start(request: Request) -> Response:
         return JSONResponse(start)
 
+    async def serve_time_left(request: Request) -> Response:
+        """Seconds that the present run still takes, null where that is not known yet."""
+        return JSONResponse({"left": runs.seconds_left()})
+
     texts = {
         "/": ((PAGE / "explorer.html").read_text("utf-8"), "text/html"),
         "/explorer.css": ((PAGE / "explorer.css").read_text("utf-8"), "text/css"),
@@ -126,11 +130,14 @@ def application(runs: Runs, prompt: str, host: str, token: str | None) -> Guard:
     }
     scripts = {f"/{name}.js": (PAGE / f"{name}.js").read_text("utf-8") for name in _SCRIPTS}
     texts |= {path: (text, "text/javascript") for path, text in scripts.items()}
-    routes = [Route(path, _file(text, kind)) for path, (text, kind) in texts.items()]
-    handlers: dict[str, Handler] = {"/run": _run, "/left": _time_left, "/save": _save}
-    for path, handler in handlers.items():
-        routes.append(Route(path, _endpoint(handler, runs), methods=["POST"]))
-    return Guard(Starlette(routes=[*routes, Route("/start", serve_start)]), host, token)
+    handlers: dict[str, Handler] = {"/run": _run, "/save": _save}
+    routes = [
+        *(Route(path, _file(text, kind)) for path, (text, kind) in texts.items()),
+        *(Route(path, _endpoint(handler, runs), methods=["POST"]) for path, handler in handlers.items()),
+        Route("/start", serve_start),
+        Route("/left", serve_time_left),
+    ]
+    return Guard(Starlette(routes=routes), host, token)
 
 
 def _file(text: str, kind: str) -> Any:
@@ -168,11 +175,6 @@ async def _run(sent: Mapping[str, Any], request: Request, runs: Runs) -> Respons
     recipe_result = await runs.result_of(view_request, request.is_disconnected)
     draws = sent.get("chart") is not False
     return JSONResponse(await runs.in_drawing_thread(partial(answer, view_request, recipe_result, draws)))
-
-
-async def _time_left(sent: Mapping[str, Any], request: Request, runs: Runs) -> Response:
-    """Seconds that the present run still takes, null where that is not known yet."""
-    return JSONResponse({"left": runs.seconds_left()})
 
 
 async def _save(sent: Mapping[str, Any], request: Request, runs: Runs) -> Response:

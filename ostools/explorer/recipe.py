@@ -1,9 +1,9 @@
-"""The calls of `ost` that answer a request: run here, and copied from here as code and command."""
+"""The calls of `ost` that answer a request: run here, and copied from here as code."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from ostools.explorer.views import ViewRequest
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.records import function_named
 from ostools.measure.mitigated_prompts import InactiveMitigationError
-from ostools.reporting.page.shell import loading, quoted, stored_at
+from ostools.reporting.page.shell import stored_at
 from ostools.results import Result
 
 SIDES = ("first", "second")
@@ -85,10 +85,9 @@ def _side(request: ViewRequest, name: str, model: str = "model", prompt: str = "
         options |= {"layers": (request.layer,)}
     if request.logit is not None:
         options |= {"logit": request.logit}
-    if "repeat" not in view.takes:
+    if "longest" not in view.takes:
         return Call(name, view.function, (model, prompt), options | mitigation)
-    options |= {} if request.item is None else {"item": request.item}
-    options |= {"lengths": range(1, request.longest + 1), "dtypes": request.dtypes}
+    options |= {"lengths": range(1, request.longest + 1)}
     return Call(name, view.function, (model,), options | mitigation, {"prompt": prompt})
 
 
@@ -141,43 +140,3 @@ def _loaded(result: Result) -> str:
     options |= {"device_map": model["device_map"]} if model.get("device_map") else {}
     words = "".join(f", {name}={value!r}" for name, value in options.items())
     return f"ost.load_model({stored_at(model)!r}{words})"
-
-
-def commands(request: ViewRequest, recipe_result: RecipeResult) -> str:
-    """The command that prints the result as JSON; one for each side where no command compares them."""
-    sides, kind, text = recipe_result.sides, request.beside, request.second_text
-    first = _command(request, request.prompt, sides[0])
-    if not kind:
-        return _command_line(first)
-    if request.of_view.compared == "attention_difference":
-        second = {
-            "prompt": f"--against-prompt={text}",
-            "model": f"--against-model={stored_at(sides[1].provenance.model)}",
-            "mitigation": f"--mitigation={text}",
-        }[kind]
-        name, *options = first
-        return _command_line([name, "difference", *options, second, "--corresponding"])
-    words = _command(request, text if kind == "prompt" else request.prompt, sides[1])
-    words += [f"--mitigation={text}"] if kind == "mitigation" else []
-    return f"{_command_line(first)}\n{_command_line(words)}"
-
-
-def _command(request: ViewRequest, prompt: str, side: Result) -> list[str]:
-    """The words that measure one side again, its model and options with them."""
-    words = [*request.of_view.command, f"--prompt={prompt}"]
-    if request.of_view.layers == "streams":
-        words += ["--layers", str(request.layer)]
-    if request.logit is not None:
-        words.append(f"--logit={request.logit}")
-    model: Mapping[str, Any] = side.provenance.model
-    words += ["--model", stored_at(model)]
-    if "repeat" not in request.of_view.takes:
-        return [*words, *loading(model)]
-    words += [] if request.item is None else [f"--item={request.item}"]
-    words += ["--lengths", f"1:{request.longest}"]
-    words += [word for dtype in request.dtypes for word in ("--dtype", dtype)]
-    return [*words, *loading(model)]
-
-
-def _command_line(words: Sequence[str]) -> str:
-    return " ".join(map(quoted, ["ostools", *words, "--json"]))

@@ -10,13 +10,9 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import torch
-from transformer_lens.model_bridge import TransformerBridge
-
 from ostools.explorer.recipe import RecipeResult, calls, run
 from ostools.explorer.views import Subject, ViewRequest
 from ostools.ground.memory import give_back
-from ostools.models import view_in
 
 Drawing = TypeVar("Drawing")
 MOST_HELD = 8
@@ -103,20 +99,12 @@ class Runs:
         return recipe_result
 
     def _models(self, view_request: ViewRequest) -> dict[str, Any]:
-        """The models by their variables, in the requested dtype."""
-        models = {"model": _read(self.subject.model, view_request.dtype)}
-        if view_request.beside == "model" and self.subject.second is not None:
-            models["second_model"] = _read(self.subject.second, view_request.dtype)
-        return models
-
-
-def _read(model: TransformerBridge, dtype: str) -> TransformerBridge:
-    """The model in that dtype: what loading it so would give, of the weights that are there."""
-    torch_dtype: torch.dtype = getattr(torch, dtype)
-    return model if model.cfg.dtype == torch_dtype else view_in(model, torch_dtype)
+        """The models by their variables."""
+        second = self.subject.second if view_request.beside == "model" else None
+        return {"model": self.subject.model} | ({} if second is None else {"second_model": second})
 
 
 def _key(view_request: ViewRequest) -> tuple[str, ...]:
     """What decides the numbers: the calls and their texts. An attention has every layer and head."""
     lines = [call.line for call in calls(view_request)]
-    return (view_request.prompt, view_request.second_text, view_request.dtype, view_request.beside, *lines)
+    return (view_request.prompt, view_request.second_text, view_request.beside, *lines)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import mitigations
@@ -20,7 +19,6 @@ LONGEST = 20_000
 """The most characters that a text of the page may have."""
 LENGTHS = (8, 512)
 """The smallest and the largest longest length of the collapse view."""
-DTYPES = ("float64", "float32", "bfloat16", "float16")
 SECOND_SIDES = ("", "prompt", "mitigation", "model")
 """What may stand beside the prompt: nothing, another prompt, a mitigation, the second model."""
 COTANGENTS = 4
@@ -29,16 +27,15 @@ COTANGENTS = 4
 
 @dataclass(frozen=True)
 class View:
-    """One thing that can be shown: the function of `ost` that gives it, and the command that prints it.
+    """One thing that can be shown, and the function of `ost` that gives it.
 
     words: its name on the page. layers: what its slider goes over, residual streams or blocks.
-    takes: its other controls (head, logit, repeat). before: quicker views that are shown first.
+    takes: its other controls (head, logit, longest). before: quicker views that are shown first.
     compared: the function that compares two sides; None where they stand beside each other.
     """
 
     words: str
     function: str
-    command: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     layers: Literal["streams", "blocks"] | None = None
     takes: frozenset[str] = frozenset()
@@ -47,54 +44,41 @@ class View:
 
 
 def _sensitivity(
-    linearisation: str,
-    words: str,
-    before: tuple[str, ...] = ("attention",),
-    takes: tuple[str, ...] = (),
-    **sketch: Any,
+    linearisation: str, words: str, before: tuple[str, ...] = ("attention",), logit: bool = True, **sketch: Any
 ) -> View:
     options = {"linearisations": (linearisation,), **sketch}
-    words_of_sketch = (word for name, value in sketch.items() for word in (f"--{name}", str(value)))
-    command = ("sensitivity", "--linearisation", linearisation, *words_of_sketch)
-    return View(words, "sensitivity", command, options, "streams", frozenset(takes), before, "compare")
+    takes = frozenset({"logit"} if logit else ())
+    return View(words, "sensitivity", options, "streams", takes, before, "compare")
 
 
-_SKETCH: dict[str, Any] = {"method": "sketch", "cotangents": COTANGENTS}
+_SKETCH: dict[str, Any] = {"logit": False, "method": "sketch", "cotangents": COTANGENTS}
 _OF_TOKENS: dict[str, View] = {
-    "full": _sensitivity("full", "Sensitivity, full: the real derivative", ("attention", "sketch-full"), ("logit",)),
+    "full": _sensitivity("full", "Sensitivity, full: the real derivative", ("attention", "sketch-full")),
     "frozen": _sensitivity(
-        "frozen",
-        "Sensitivity, frozen: patterns and norm scales held",
-        ("attention", "sketch-frozen"),
-        ("logit",),
+        "frozen", "Sensitivity, frozen: patterns and norm scales held", ("attention", "sketch-frozen")
     ),
-    "frozen-attention": _sensitivity("frozen-attention", "Sensitivity with attention patterns held", takes=("logit",)),
-    "frozen-norm": _sensitivity("frozen-norm", "Sensitivity with norm scales held", takes=("logit",)),
+    "frozen-attention": _sensitivity("frozen-attention", "Sensitivity with attention patterns held"),
+    "frozen-norm": _sensitivity("frozen-norm", "Sensitivity with norm scales held"),
     # Of a logit the parts of `detached` are what is measured: `attribution`.
-    "detached": _sensitivity("detached", "Sensitivity, detached: patterns, norm scales and activations held"),
+    "detached": _sensitivity(
+        "detached", "Sensitivity, detached: patterns, norm scales and activations held", logit=False
+    ),
     "sketch-full": _sensitivity("full", f"Sketch of the full sensitivity, from {COTANGENTS} cotangents", **_SKETCH),
     "sketch-frozen": _sensitivity(
         "frozen", f"Sketch of the frozen sensitivity, from {COTANGENTS} cotangents", **_SKETCH
     ),
-    "attribution": View(
-        "Contributions to the logit of a next token",
-        "attribution",
-        ("sensitivity", "attribution"),
-        takes=frozenset({"logit"}),
-    ),
+    "attribution": View("Contributions to the logit of a next token", "attribution", takes=frozenset({"logit"})),
     "attention": View(
         "Attention of the last token, head by head",
         "attention",
-        ("attention",),
         layers="blocks",
         takes=frozenset({"head"}),
         compared="attention_difference",
     ),
     "collapse": View(
-        "Collapse: the prompt's end repeated, until a dtype hides the difference",
+        "Collapse: the prompt's last token repeated, until a dtype hides the difference",
         "collapse",
-        ("collapse",),
-        takes=frozenset({"repeat"}),
+        takes=frozenset({"longest"}),
     ),
 }
 
@@ -103,7 +87,7 @@ def _of_records() -> dict[str, View]:
     """A view of the chart of each measurement of a prompt that no view above is of."""
     functions = {view.function for view in _OF_TOKENS.values()}
     return {
-        name.replace("_", "-"): View(name.replace("_", " ").capitalize(), name, tuple(record.command.split()))
+        name.replace("_", "-"): View(name.replace("_", " ").capitalize(), name)
         for name, record in ((target.partition(":")[2], record) for target, record in records().items())
         if record.command and "prompt" in record.parameters and name not in functions
     }
@@ -121,13 +105,6 @@ class Subject:
     second: TransformerBridge | None = None
 
     @property
-    def dtypes(self) -> tuple[str, ...]:
-        """The model's dtype and the narrower ones: a wider one would not add a digit."""
-        loaded = str(self.model.cfg.dtype).removeprefix("torch.")
-        width = getattr(torch, loaded).itemsize
-        return (loaded, *(name for name in DTYPES if getattr(torch, name).itemsize < width))
-
-    @property
     def second_sides(self) -> tuple[str, ...]:
         """What may stand beside a prompt."""
         return SECOND_SIDES if self.second is not None else SECOND_SIDES[:-1]
@@ -139,21 +116,20 @@ class Subject:
 
     def described(self) -> dict[str, Any]:
         """For the page: names, choices, and what each view takes."""
-        views = [
-            {
-                "name": name,
-                "words": view.words,
-                "layers": self.layers(view),
-                "takes": sorted(view.takes),
-                "before": len(view.before),
-            }
-            for name, view in VIEWS.items()
-        ]
         return {
             "model": metadata_of(self.model).name,
             "second": None if self.second is None else metadata_of(self.second).name,
-            "views": views,
-            "dtypes": self.dtypes,
+            "views": [
+                {
+                    "name": name,
+                    "words": view.words,
+                    "layers": self.layers(view),
+                    "takes": sorted(view.takes),
+                    "before": len(view.before),
+                }
+                for name, view in VIEWS.items()
+            ],
+            "heads": int(self.model.cfg.n_heads),
             "mitigations": mitigations.names(),
             "lengths": LENGTHS,
         }
@@ -163,25 +139,20 @@ class Subject:
 class ViewRequest:
     """A view of a prompt with its choices.
 
-    layer, head: -1 is the mean over all. token: the position that the grid of heads is of.
+    layer, head: -1 is the mean over all.
     logit: the next token whose logit is meant; None: the view's default.
     beside: one of `SECOND_SIDES`. second_text: the second prompt, or the mitigation by name.
-    item: the repeated text, None for the prompt's last token. longest: the longest length.
-    dtypes: those that are compared with float64.
+    longest: the longest length of a collapse.
     """
 
     view: str
     prompt: str
-    dtype: str
     layer: int = 0
     head: int = -1
-    token: int = 0
     logit: str | None = None
     beside: str = ""
     second_text: str = ""
-    item: str | None = None
     longest: int = 32
-    dtypes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, sent: Mapping[str, Any], subject: Subject) -> ViewRequest:
@@ -189,18 +160,17 @@ class ViewRequest:
         name = checked_name("view", sent.get("view"), VIEWS)
         view = VIEWS[name]
         values: dict[str, Any] = {"view": name, "prompt": checked_text("prompt", sent.get("prompt"))}
-        values["dtype"] = checked_name("dtype", sent.get("dtype", subject.dtypes[0]), subject.dtypes)
         if (ends := subject.layers(view)) is not None:
             values["layer"] = _whole_in_range("layer", sent.get("layer", ends[0]), *ends)
         if "head" in view.takes:
             last_head = int(subject.model.cfg.n_heads) - 1
             values["head"] = _whole_in_range("head", sent.get("head", -1), -1, last_head)
-            values["token"] = _whole_in_range("token", sent.get("token", 0), 0, LONGEST)
         if "logit" in view.takes:
-            values["logit"] = _optional("next token", sent.get("logit"))
+            logit = sent.get("logit")
+            values["logit"] = None if logit in (None, "") else checked_text("next token", logit)
+        if "longest" in view.takes:
+            values["longest"] = _whole_in_range("longest length", sent.get("longest", 32), *LENGTHS)
         values |= _second_side(sent, subject, values["prompt"])
-        if "repeat" in view.takes:
-            values |= _repeated(sent)
         return cls(**values)
 
     @property
@@ -208,18 +178,12 @@ class ViewRequest:
         """The requested view."""
         return VIEWS[self.view]
 
-    def alone(self) -> ViewRequest:
-        """The request with nothing beside the prompt."""
-        return replace(self, beside="", second_text="")
-
     def before(self, place: int) -> ViewRequest | None:
         """The quicker view that is shown first; `place` 0 is the quickest. None where there is none."""
         if self.logit is not None or place >= len(self.of_view.before):
             return None
         name = self.of_view.before[place]
-        layer = self.layer if VIEWS[name].layers == self.of_view.layers else -1
-        shared = ViewRequest(name, self.prompt, self.dtype, layer)
-        return replace(shared, beside=self.beside, second_text=self.second_text)
+        return replace(self, view=name, layer=self.layer if VIEWS[name].layers == self.of_view.layers else -1)
 
 
 def checked_text(name: str, text: object) -> str:
@@ -229,10 +193,6 @@ def checked_text(name: str, text: object) -> str:
     if len(text) > LONGEST:
         raise InputError(f"expected a {name} of at most {LONGEST:,} characters, found {len(text):,}: shorten it")
     return text
-
-
-def _optional(name: str, text: object) -> str | None:
-    return None if text in (None, "") else checked_text(name, text)
 
 
 def _whole_in_range(name: str, value: object, low: int, high: int) -> int:
@@ -260,14 +220,3 @@ def _second_side(sent: Mapping[str, Any], subject: Subject, prompt: str) -> dict
             )
         checked_text("prompt under the mitigation", mitigations.rewrite(mitigation, prompt))
     return {"beside": kind, "second_text": text}
-
-
-def _repeated(sent: Mapping[str, Any]) -> dict[str, Any]:
-    names = sent.get("dtypes", list(DTYPES[1:]))
-    if not isinstance(names, list) or not names:
-        raise InputError("dtypes: expected a list of at least one dtype, found none: choose one")
-    return {
-        "item": _optional("repeated item", sent.get("item")),
-        "longest": _whole_in_range("longest length", sent.get("longest", 32), *LENGTHS),
-        "dtypes": tuple(dict.fromkeys(checked_name("dtype", name, DTYPES[1:]) for name in names)),
-    }

@@ -76,7 +76,7 @@ class Opened:
         return int(self.page.evaluate("document.documentElement.scrollWidth"))
 
 
-def open_page(context: Any, path: Path, wait: str = _DRAWN) -> Opened:
+def open_page(context: Any, path: Path | str, wait: str = _DRAWN) -> Opened:
     page = context.new_page()
     page.set_default_timeout(90_000)  # machines are busy
     found = Opened(page)
@@ -85,6 +85,6 @@ def open_page(context: Any, path: Path, wait: str = _DRAWN) -> Opened:
     page.on("console", lambda message: found.complaints.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: found.complaints.append(str(error)))
     page.on("dialog", lambda dialog: (found.dialogs.append(dialog.message), dialog.dismiss()))
-    page.goto(path.as_uri())
+    page.goto(path if isinstance(path, str) else path.as_uri())
     page.wait_for_function(wait)
     return found

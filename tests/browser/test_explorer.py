@@ -11,14 +11,14 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.explorer import Explorer
-from tests.browser.opening import CONTRAST, SCREENSHOTS
+from tests.browser.opening import CONTRAST, SCREENSHOTS, open_page
 
 pytestmark = pytest.mark.slow
 STATES: dict[str, dict[str, Any]] = {
     "full": {"view": "full"},
     "beside": {"view": "frozen", "beside": "prompt", "other": "Once upon a time there was a dog"},
     "heads": {"view": "attention", "layer": 1, "head": 2},
-    "collapse": {"view": "collapse", "longest": 8, "dtypes": "bfloat16,float16"},
+    "collapse": {"view": "collapse", "longest": 8},
     "pair": {"view": "attribution", "logit": "1", "beside": "prompt", "other": "Once upon a time there was a dog"},
 }
 PROMPT = "Consider the following sequence: 11111110. What is the last digit?"
@@ -52,20 +52,9 @@ class Page:
     ) -> None:
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(90_000)  # machines are busy
-        self.complaints: list[str] = []
-        self.foreign: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.complaints.append("dialog"), dialog.dismiss()))
-        self.page.on("request", lambda request: self._heard(request.url, explorer.url))
-        self.page.goto(explorer.url + link)
-        self.page.wait_for_function("() => document.querySelectorAll('#view option').length > 0")
-
-    def _heard(self, url: str, own: str) -> None:
-        if not url.startswith((own, "blob:" + own, "data:")):
-            self.foreign.append(url)
+        wait = "() => document.querySelectorAll('#view option').length > 0"
+        self.opened, self.own = open_page(self.context, explorer.url + link, wait), explorer.url
+        self.page = self.opened.page
 
     def until(self, kind: str) -> None:
         self.page.wait_for_function(f"() => document.getElementById('kind').textContent === {kind!r}")
@@ -92,7 +81,9 @@ class Page:
         return str(self.page.text_content(f"#{name}"))
 
     def clean(self) -> None:
-        assert (self.complaints, self.foreign) == ([], [])
+        ours = (self.own, f"blob:{self.own}", "data:")
+        foreign = [url for url in self.opened.requests if not url.startswith(ours)]
+        assert (self.opened.complaints, self.opened.dialogs, foreign) == ([], [], [])
         self.context.close()
 
 
@@ -130,10 +121,10 @@ def test_by_keys_alone(browser, explorer: Explorer) -> None:
     opened.until("measured")
     opened.tab_to("view")
     keys.press("ArrowDown")  # the next view: frozen
-    opened.says("--linearisation frozen", "command")
+    opened.says("linearisations=('frozen',)", "code")
     opened.tab_to("layer")
     keys.press("ArrowRight")
-    opened.says("--layers 1", "command")
+    opened.says("layers=(1,)", "code")
     keys.press("Tab")
     while opened.page.evaluate("() => document.activeElement.dataset.position") != "1":
         keys.press("Tab")
@@ -175,10 +166,6 @@ def test_two_sides_of_contributions(browser, explorer: Explorer) -> None:
     headings = opened.page.locator("#place h2").all_text_contents()
     assert [text.split(".")[0] for text in headings] == ["First: the prompt", "Second: under sliding-window:window=3"]
     assert opened.page.locator("#token tbody tr").count() == 1
-    opened.page.click("#copy-command")
-    opened.says("The command is on the clipboard", "said")
-    lines = opened.page.evaluate("() => navigator.clipboard.readText()").split("\n")
-    assert ["--mitigation" in one for one in lines] == [False, True]
     opened.page.select_option("#ending", "csv")
     with opened.page.expect_download() as found:
         opened.page.click("#save")
@@ -186,32 +173,16 @@ def test_two_sides_of_contributions(browser, explorer: Explorer) -> None:
     opened.clean()
 
 
-def test_the_grid_of_heads_by_keys(browser, explorer: Explorer, embedded) -> None:
-    opened = Page(browser, explorer, link=link(view="attention", prompt="The 11 of 11"))
+def test_a_head_by_keys(browser, explorer: Explorer, embedded) -> None:
+    opened = Page(browser, explorer, link=link(view="attention", prompt="The 11 of 11", layer=1))
     opened.drawn()
-    opened.page.click("#tokens button:nth-child(3)")
-    opened.says("token 2", "heads")
-    opened.page.focus("#heads td button")
-    for key in ("ArrowDown", "ArrowRight", "Enter"):
-        opened.page.keyboard.press(key)
+    opened.tab_to("head")
+    for _ in range(2):
+        opened.page.keyboard.press("ArrowRight")
     opened.says("result.last[1, 1]", "code")
+    opened.page.hover("#tokens button:nth-child(3)")
     weight = float(ost.attention(embedded, "The 11 of 11").last[1, 1, 2])
     assert f"weight, layer 1, head 1{float(f'{weight:.5g}')}" in opened.text("token")
-    name = opened.page.evaluate("() => document.activeElement.getAttribute('aria-label')")
-    assert str(name).startswith("layer 1, head 1: ")
-    opened.clean()
-
-
-def test_the_lengths_of_a_collapse_by_keys(browser, explorer: Explorer) -> None:
-    opened = Page(browser, explorer, link=link(view="collapse", prompt="The 1", longest=8, dtypes="bfloat16"))
-    opened.until("measured")
-    opened.says("at n = 8", "lengths")
-    opened.page.focus("#length")
-    opened.page.keyboard.press("ArrowLeft")
-    opened.says("at n = 7", "lengths")
-    assert opened.page.locator("#lengths tbody tr").count() == 1
-    opened.page.uncheck("#dtypes input[value=bfloat16]")
-    opened.says("Choose at least one dtype", "said")
     opened.clean()
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import ostools as ost
-from ostools.models import encode
 from tests.browser.opening import Opened
 from tests.checkpoints import tiny_model
 from tests.reporting.every import model, prompt
@@ -32,16 +31,6 @@ def test_a_view_of_attention_is_drawn_and_asks_for_nothing(
         assert found.width <= width
     assert found.requests == [path.as_uri()]
     assert (found.complaints, found.dialogs) == ([], [])
-
-
-def test_hostile_tokens_stay_words_in_the_view(tmp_path: Path, opened: Callable[..., Opened]) -> None:
-    hostile = tiny_model("gemma")
-    text = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
-    path = ost.attention(hostile, encode(hostile, text)).view().save(tmp_path / "x.html")
-    found = opened(path, 1200, wait=DRAWN)
-    assert found.requests == [path.as_uri()]
-    assert (found.complaints, found.dialogs) == ([], [])
-    assert found.page.locator("img[src=x]").count() == 0
 
 
 def test_in_a_notebook_the_view_runs_in_its_frame_and_nowhere_else(

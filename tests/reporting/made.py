@@ -35,49 +35,33 @@ def tokens_of(count: int, tokens: Sequence[str] = ()) -> list[str]:
 
 def made_sensitivity(profiles: Mapping[str, Sequence[float]], tokens: Sequence[str] = ()) -> Sensitivity:
     """Operator norms as given, Frobenius norms twice as large."""
-    tables = []
-    for name, values in profiles.items():
-        operator = np.asarray(values, dtype=float)
-        tables.append(
-            pd.DataFrame(
-                {
-                    "position": range(len(operator)),
-                    "token_id": range(len(operator)),
-                    "token": tokens_of(len(operator), tokens),
-                    "linearisation": name,
-                    "layer": 0,
-                    "method": "exact",
-                    "operator_norm": operator,
-                    "operator_lower": operator,
-                    "operator_upper": operator,
-                    "frobenius_norm": 2 * operator,
-                    "frobenius_lower": 2 * operator,
-                    "frobenius_upper": 2 * operator,
-                }
-            )
+    tables = [
+        pd.DataFrame({"position": range(len(values)), "token": tokens_of(len(values), tokens)}).assign(
+            token_id=range(len(values)),
+            linearisation=name,
+            layer=0,
+            method="exact",
+            **{f"operator_{kind}": np.asarray(values, dtype=float) for kind in ("norm", "lower", "upper")},
+            **{f"frobenius_{kind}": 2 * np.asarray(values, dtype=float) for kind in ("norm", "lower", "upper")},
         )
+        for name, values in profiles.items()
+    ]
     return Sensitivity(pd.concat(tables, ignore_index=True), PROVENANCE)
 
 
 def made_paths(variants: Mapping[str, Sequence[float]], tokens: Sequence[str] = ()) -> Bounds:
-    tables = []
-    for name, values in variants.items():
-        variant = variant_named(name)
-        tables.append(
-            pd.DataFrame(
-                {
-                    "last": len(values) - 1,
-                    "position": range(len(values)),
-                    "token_id": range(len(values)),
-                    "token": tokens_of(len(values), tokens),
-                    "variant": name,
-                    "kind": variant.kind,
-                    "linearisation": "frozen",
-                    "norm": "operator",
-                    "value": np.asarray(values, dtype=float),
-                }
-            )
+    tables = [
+        pd.DataFrame({"position": range(len(values)), "token": tokens_of(len(values), tokens)}).assign(
+            token_id=range(len(values)),
+            last=len(values) - 1,
+            variant=name,
+            kind=variant_named(name).kind,
+            linearisation="frozen",
+            norm="operator",
+            value=np.asarray(values, dtype=float),
         )
+        for name, values in variants.items()
+    ]
     return Bounds(pd.concat(tables, ignore_index=True), PROVENANCE)
 
 
@@ -102,37 +86,30 @@ def made_collapse(
 ) -> Collapse:
     """`distance(n)` in every dtype at every site; `noise` by dtype; `pairs` maps a pair to a factor on its distance; the dtypes
     of `overflow` hold no number."""
-    noise = dict.fromkeys(overflow, 1e-9) | dict(
-        {"float32": 1e-9} if noise is None and "float32" not in overflow else noise or {}
-    )
-    rows: list[dict[str, Any]] = []
-    for dtype, level in noise.items():
-        for pair, scale in (pairs or {"theorem": 1.0}).items():
-            for seed in seeds:
-                for n in lengths:
-                    for site in ("residual", "y", "logits"):
-                        rows.append(_row(task, pair, seed, n, dtype, site, scale * distance(n), level))
-                        if site == "logits":
-                            rows[-1] |= {
-                                "total_variation": 0.25,
-                                "same_top_token": same_token(n),
-                                "identical_logits": identical(n),
-                            }
-                    spread = scale * distance(n)
-                    heads = _row(task, pair, seed, n, dtype, "y", spread, level)
-                    rows.append(
-                        heads | {"per": "head-chunk", "norm": "linf", "minimum": spread / 2, "maximum": spread * 2}
-                    )
-    frame: Any = (
-        pd.DataFrame(rows)
-        .assign(weights="given", weight_shift=0.0, pair_noise=lambda frame: frame["noise"], status="measured")
-        .astype({"same_top_token": "boolean", "identical_logits": "boolean"})
-    )
+    noise = dict.fromkeys(overflow, 1e-9) | dict(noise or ({} if "float32" in overflow else {"float32": 1e-9}))
+    rows = [
+        {"pair": pair, "seed": seed, "length": n, "dtype": dtype, "noise": level, "mean": scale * distance(n)}
+        | {"site": site, "per": per, "norm": norm, "spread": spread}
+        for dtype, level in noise.items()
+        for pair, scale in (pairs or {"theorem": 1.0}).items()
+        for seed in seeds
+        for n in lengths
+        for site, per, norm, spread in READINGS
+    ]
+    frame: Any = pd.DataFrame(rows)
+    logits = frame["site"] == "logits"
+    frame = frame.assign(
+        task=task, tokens=frame["length"] + 5, layer=2, weights="given", weight_shift=0.0, pair_noise=frame["noise"],
+        minimum=frame["mean"] / frame["spread"], maximum=frame["mean"] * frame["spread"], relative=frame["mean"] / 10,
+        ulps=frame["mean"] / (frame["noise"] / 2), float64_distance=frame["mean"], machine_line=frame["noise"] / 2,
+        total_variation=np.where(logits, 0.25, np.nan),
+        same_top_token=frame["length"].map(same_token).where(logits).astype("boolean"),
+        identical_logits=frame["length"].map(identical).where(logits).astype("boolean"),
+        status=np.where(frame["dtype"].isin(list(overflow)), "not finite", "measured"),
+    ).drop(columns="spread")  # fmt: skip
     reference = frame[(frame["per"] == "vector") & (frame["dtype"] == frame["dtype"].iloc[0])]
     reference = reference.rename(columns={"mean": "distance"})
-    reference["relative"] = reference["distance"] / 10.0
     columns = ["task", "pair", "seed", "weights", "length", "site", "distance", "relative"]
-    gone = frame["dtype"].isin(list(overflow))
     numbers = [
         "mean",
         "minimum",
@@ -144,37 +121,15 @@ def made_collapse(
         "pair_noise",
         "machine_line",
     ]
-    frame.loc[gone, numbers] = float("nan")
-    frame.loc[gone, ["same_top_token", "identical_logits"]] = pd.NA
-    frame.loc[gone, "status"] = "not finite"
-    parameters = {**PROVENANCE.parameters} | {
-        "not_finite": dict.fromkeys(overflow, "residual at length 1 is not finite")
-    }
+    frame.loc[frame["status"] == "not finite", numbers] = np.nan
+    frame.loc[frame["status"] == "not finite", ["same_top_token", "identical_logits"]] = pd.NA
+    parameters = {**PROVENANCE.parameters, "not_finite": dict.fromkeys(overflow, "residual at length 1 is not finite")}
     provenance = replace(PROVENANCE, parameters=parameters)
     return Collapse(frame, provenance, reference[columns].reset_index(drop=True))
 
 
-def _row(task: str, pair: str, seed: int, n: int, dtype: str, site: str, value: float, noise: float) -> dict[str, Any]:
-    return {
-        "task": task,
-        "pair": pair,
-        "seed": seed,
-        "length": n,
-        "tokens": n + 5,
-        "dtype": dtype,
-        "site": site,
-        "layer": 2,
-        "per": "vector",
-        "norm": "l2",
-        "mean": value,
-        "minimum": value,
-        "maximum": value,
-        "relative": value / 10,
-        "ulps": value / (noise / 2),
-        "float64_distance": value,
-        "noise": noise,
-        "machine_line": noise / 2,
-        "total_variation": float("nan"),
-        "same_top_token": None,
-        "identical_logits": None,
-    }
+READINGS = (
+    *((site, "vector", "l2", 1) for site in ("residual", "y", "logits")),
+    ("y", "head-chunk", "linf", 2),
+)
+"""Site, piece, norm, and how many times the mean the greatest is."""

@@ -1,33 +1,26 @@
 "use strict";
 // What is chosen: the fields of the page, the question that they make, and the address that holds it.
 const controls = (function () {
-  const { get, put, options } = kit;
+  const { get, options } = kit;
   let start = null;
-  let head = -1; // of the attention view; -1: all
   let layers = {}; // by view: each slider keeps its own number
 
   function view() { return start.views.find((one) => one.name === get("view").value); }
 
   function takes(name) { return name === "layers" ? view().layers !== null : view().takes.includes(name); }
 
-  function ticked() { return [...document.querySelectorAll("#dtypes input:checked")].map((box) => box.value); }
-
   // The question, with nothing that its view does not take.
   function asked() {
-    const found = { view: view().name, prompt: get("prompt").value, dtype: get("dtype").value };
+    const found = { view: view().name, prompt: get("prompt").value };
     if (takes("layers")) { found.layer = Number(get("layer").value); }
-    if (takes("head")) { found.head = head; }
+    if (takes("head")) { found.head = Number(get("head").value); }
     if (takes("logit") && get("logit").value) { found.logit = get("logit").value; }
     if (get("beside").value) {
       found.beside = get("beside").value;
       if (found.beside === "prompt") { found.other = get("other").value; }
       if (found.beside === "mitigation") { found.other = get("mitigation").value; }
     }
-    if (takes("repeat")) {
-      if (get("item").value) { found.item = get("item").value; }
-      found.longest = Number(get("longest").value);
-      found.dtypes = ticked();
-    }
+    if (takes("longest")) { found.longest = Number(get("longest").value); }
     return found;
   }
 
@@ -36,8 +29,7 @@ const controls = (function () {
     const found = asked();
     if (!found.prompt) { return "Type a prompt."; }
     if (found.beside === "prompt" && !found.other) { return "Type the second prompt."; }
-    if (found.beside === "mitigation" && !found.other) { return "Name a mitigation, such as hint or sliding-window:window=8."; }
-    return found.dtypes && !found.dtypes.length ? "Choose at least one dtype." : "";
+    return found.beside === "mitigation" && !found.other ? "Name a mitigation, such as hint or sliding-window:window=8." : "";
   }
 
   function remember() {
@@ -68,16 +60,11 @@ const controls = (function () {
   function say() {
     get("layer-said").textContent = layerWords();
     get("layer").setAttribute("aria-valuetext", layerWords());
+    get("head-said").textContent = get("head").value < 0 ? "all heads" : "head " + get("head").value;
     get("longest-said").textContent = "n = " + get("longest").value;
   }
 
   function moved() { layers[view().name] = Number(get("layer").value); say(); }
-
-  function choose(layer, chosen) {
-    head = chosen;
-    layers[view().name] = layer;
-    arrange();
-  }
 
   function fill(found) {
     start = found;
@@ -85,17 +72,11 @@ const controls = (function () {
     const words = ["nothing", "another prompt", "a mitigation", "the model " + start.second];
     get("model").textContent = start.model;
     options(get("view"), start.views.map((one) => one.name), start.views.map((one) => one.words));
-    options(get("dtype"), start.dtypes, start.dtypes);
     options(get("beside"), beside, words);
     options(get("mitigations"), start.mitigations, start.mitigations);
     options(get("ending"), start.endings, start.endings);
+    [get("head").min, get("head").max] = [-1, start.heads - 1];
     [get("longest").min, get("longest").max] = start.lengths;
-    ["float32", "bfloat16", "float16"].forEach((name) => {
-      const label = put(get("dtypes"), "label", " " + name);
-      const box = document.createElement("input");
-      Object.assign(box, { type: "checkbox", value: name, checked: true });
-      label.prepend(box);
-    });
     reopen(start.prompt);
   }
 
@@ -105,19 +86,15 @@ const controls = (function () {
     const value = (name, other) => held.has(name) ? held.get(name) : other;
     get("prompt").value = value("prompt", prompt);
     if (start.views.some((one) => one.name === held.get("view"))) { get("view").value = held.get("view"); }
-    get("dtype").value = start.dtypes.includes(held.get("dtype")) ? held.get("dtype") : start.dtypes[0];
-    head = Number(value("head", -1));
+    get("head").value = value("head", -1);
     if (held.has("layer")) { layers[view().name] = Number(held.get("layer")); }
     get("logit").value = value("logit", "");
     get("beside").value = value("beside", "");
     if (get("beside").selectedIndex < 0) { get("beside").value = ""; }
     get(get("beside").value === "mitigation" ? "mitigation" : "other").value = value("other", "");
-    get("item").value = value("item", "");
     get("longest").value = value("longest", 32);
-    const chosen = value("dtypes", "float32,bfloat16,float16").split(",");
-    document.querySelectorAll("#dtypes input").forEach((box) => { box.checked = chosen.includes(box.value); });
     arrange();
   }
 
-  return { fill, reopen, asked, missing, remember, arrange, moved, choose, view, layer: () => Number(get("layer").value), head: () => head };
+  return { fill, reopen, asked, missing, remember, arrange, moved, view };
 })();

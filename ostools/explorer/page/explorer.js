@@ -18,35 +18,30 @@
 
   function clear() {
     shown = null;
-    ["kind", "code", "command", "notes", "place"].forEach((id) => { get(id).textContent = ""; });
+    ["kind", "code", "notes", "place"].forEach((id) => { get(id).textContent = ""; });
     strip.clear();
-    heads.show(null);
-    lengths.show(null);
-    ["copy", "copy-command", "save"].forEach((id) => { get(id).disabled = true; });
+    ["copy", "save"].forEach((id) => { get(id).disabled = true; });
   }
 
   // What stands there until there is something new is not of what is typed, and must not look as if it were.
   function outdated() { get("kind").textContent = shown ? shown.answer.kind + ", before the change" : ""; }
 
-  function later() { stop(""); outdated(); controls.remember(); waiting = setTimeout(() => ask(false), PAUSE); }
+  function later() { stop(""); outdated(); controls.remember(); waiting = setTimeout(ask, PAUSE); }
 
-  async function asking(asked, own) {
-    const [side, position] = strip.at();
-    return (await post("run", { ...asked, token: side === 0 ? position : 0 }, own.signal)).json();
-  }
+  async function asking(asked, own) { return (await post("run", asked, own.signal)).json(); }
 
   function working(words, own) {
     clearInterval(looking);
     say(words + "Working …");
     looking = setInterval(async () => {
       try {
-        const { left } = await (await post("left", {}, own.signal)).json();
+        const { left } = await (await fetch(kit.address("left"), { signal: own.signal })).json();
         if (own === running && left) { say(words + "Working …, about " + Math.ceil(left) + " s left."); }
       } catch (error) { clearInterval(looking); }
     }, 1000);
   }
 
-  async function ask(straight) {
+  async function ask() {
     stop("");
     const asked = controls.asked();
     if (controls.missing()) { clear(); say(controls.missing()); return; }
@@ -54,7 +49,7 @@
     get("stop").hidden = false;
     try {
       working("", own);
-      for (let before = 0; !straight && before < controls.view().before; before += 1) {
+      for (let before = 0; before < controls.view().before; before += 1) {
         const first = await asking({ ...asked, before, chart: false }, own);
         if (own !== running) { return; }
         if (first.tokens) { show(first, { ...asked, view: first.view }); working(first.words + ". ", own); }
@@ -78,23 +73,9 @@
     shown = { answer, asked };
     get("kind").textContent = answer.kind;
     get("code").textContent = answer.code;
-    get("command").textContent = answer.command;
-    ["copy", "copy-command", "save"].forEach((id) => { get(id).disabled = false; });
-    strip.show(answer, clicked);
-    heads.show(answer.heads, { layer: controls.layer(), head: controls.head() }, chooseHead);
-    lengths.show(answer.lengths, answer.names);
+    ["copy", "save"].forEach((id) => { get(id).disabled = false; });
+    strip.show(answer);
     draw(answer);
-  }
-
-  function chooseHead(layer, head) {
-    controls.choose(layer, head);
-    controls.remember();
-    ask(true); // what is measured already is only looked at
-  }
-
-  // A click on a token of the first side: its heads, where the view has them.
-  function clicked(side) {
-    if (shown.answer.heads !== null && side === 0) { ask(true); }
   }
 
   function draw(answer) {
@@ -122,18 +103,38 @@
     figure.appendChild(data);
   }
 
+  async function copy() {
+    try {
+      await navigator.clipboard.writeText(get("code").textContent);
+      say("The code is on the clipboard.");
+    } catch (error) {
+      getSelection().selectAllChildren(get("code"));
+      say("The code is selected. Here the browser does not let a page use the clipboard, so copy it with the keyboard.");
+    }
+  }
+
+  async function save(asked) {
+    const ending = get("ending").value;
+    const found = await post("save", { ...asked, ending });
+    if (!found.ok) { say((await found.json()).error); return; }
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(await found.blob());
+    const isPair = found.headers.get("Content-Type") === "application/zip"; // two files, one a side
+    link.download = "ostools-" + asked.view + (isPair ? "-" + ending + ".zip" : "." + ending);
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  }
+
   async function begin() {
     controls.fill(await (await fetch(kit.address("start"))).json());
-    ["prompt", "other", "mitigation", "logit", "item"].forEach((id) => get(id).addEventListener("input", later));
+    ["prompt", "other", "mitigation", "logit"].forEach((id) => get(id).addEventListener("input", later));
     ["view", "beside"].forEach((id) => get(id).addEventListener("change", () => { controls.arrange(); later(); }));
-    ["dtype", "dtypes"].forEach((id) => get(id).addEventListener("change", later));
-    ["layer", "longest"].forEach((id) => get(id).addEventListener("input", () => { controls.moved(); later(); }));
+    ["layer", "head", "longest"].forEach((id) => get(id).addEventListener("input", () => { controls.moved(); later(); }));
     get("stop").addEventListener("click", () => stop("Stopped."));
-    get("copy").addEventListener("click", () => take.copy("code", "The code"));
-    get("copy-command").addEventListener("click", () => take.copy("command", "The command"));
-    get("save").addEventListener("click", () => take.save(shown.asked));
-    window.addEventListener("hashchange", () => { controls.reopen(get("prompt").value); outdated(); ask(false); });
-    ask(false);
+    get("copy").addEventListener("click", copy);
+    get("save").addEventListener("click", () => save(shown.asked));
+    window.addEventListener("hashchange", () => { controls.reopen(get("prompt").value); outdated(); ask(); });
+    ask();
   }
 
   begin();

@@ -4,15 +4,13 @@ const strip = (function () {
   const { get, put, numbers, pairs } = kit;
   const PLACES = ["tokens", "second"];
   const NAMES = ["first", "second"]; // in a sentence
-  let shown = null; // the answer, and what was asked
+  let shown = null; // the answer
   let chosen = null; // [side, position]
-  let clicked = null; // what a click does
 
-  const sides = () => [shown.answer.tokens, shown.answer.second];
+  const sides = () => [shown.tokens, shown.second];
 
-  function show(answer, pressed) {
-    shown = { answer };
-    clicked = pressed;
+  function show(answer) {
+    shown = answer;
     const active = document.activeElement && document.activeElement.dataset; // keys keep their place when numbers arrive
     const held = active && active.position !== undefined ? [active.side, active.position] : null;
     const all = sides().filter((side) => side !== null).flat();
@@ -44,7 +42,7 @@ const strip = (function () {
     button.classList.toggle("alone", one.partner === null);
     button.addEventListener("mouseenter", () => tell(side, one.position));
     button.addEventListener("focus", () => tell(side, one.position));
-    button.addEventListener("click", () => { chosen = [side, one.position]; pressedNow(); tell(side, one.position); clicked(side); });
+    button.addEventListener("click", () => { chosen = [side, one.position]; pressedNow(); tell(side, one.position); });
   }
 
   function button(side, position) { return document.querySelector(`.tokens button[data-side="${side}"][data-position="${position}"]`); }
@@ -73,9 +71,9 @@ const strip = (function () {
     const place = get("token");
     place.textContent = "";
     document.querySelectorAll(".tokens .partner").forEach((each) => each.classList.remove("partner"));
-    const of = shown.answer.second ? " of the " + NAMES[side] : "";
+    const of = shown.second ? " of the " + NAMES[side] : "";
     put(put(place, "h2", "Token " + position + of + ": "), "bdi", one.token);
-    const { kind, second } = shown.answer;
+    const { kind, second } = shown;
     if (!second || one.partner === null) { numbers(place, one.numbers, kind); }
     if (!second) { return; }
     if (one.partner === null) {
@@ -97,5 +95,5 @@ const strip = (function () {
     NAMES.forEach((name) => { get(name + "-side").hidden = true; });
   }
 
-  return { show, clear, at: () => (shown === null ? [0, 0] : at()) };
+  return { show, clear };
 })();

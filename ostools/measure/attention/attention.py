@@ -87,9 +87,9 @@ class Attention(
     def view(self, against: Attention | None = None) -> Any:
         """The patterns of all heads to click through; beside those of another prompt, model or mitigation.
 
-        Shows itself in a notebook (about 1.4 MB that are stored with it) and has `.save("x.html")`; neither asks the network
-        for anything. With `against` the two stand side by side on one colour scale, and their difference where every token
-        has its partner; where not, the page says why not.
+        Shows itself in a notebook (about 2.3 MB that are stored with it) and has `.save("x.html")`; neither asks the network
+        for anything. With `against` the two stand side by side on one colour scale, after the difference of their last
+        tokens' rows; where tokens have no partners, the page says so.
         """
         return drawing().attention_view(self, against)
 

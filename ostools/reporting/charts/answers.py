@@ -133,31 +133,25 @@ def _training_end(result: Evaluation) -> int | None:
 
 
 def _share_panel(summary: Frame, mitigated: bool, end: int | None, constant: float | None, last: bool) -> Any:
-    idle = mitigated & (summary["active"] == 0)
     measures = {"accuracy": (_ACCURACY, [1, 0], "full"), "probability": (_PROBABILITY, [5, 3], "probability")}
-    parts = [
-        summary[["length", "right", "asked", "wilson_low", "wilson_high"]].assign(
-            value=summary[name], series=words, quantity=name, idle=idle
-        )
-        for name, (words, _, _) in measures.items()
-    ]
-    rows: Frame = pd.concat(parts, ignore_index=True).dropna(subset="value")
-    rows = rows.dropna(axis="columns", how="all") if len(rows) else rows  # else every column would go
-    present = [name for name in measures if name == "accuracy" or (rows["quantity"] == name).any()]
-    names = [measures[name][0] for name in present]
-    hue = draw.hue("series", {measures[name][0]: measures[name][2] for name in present})
-    scale = alt.Scale(domain=names, range=[measures[name][1] for name in present])
+    present = {name: look for name, look in measures.items() if name == "accuracy" or summary[name].notna().any()}
+    hue = draw.hue("series", {words: look for words, _, look in present.values()})
+    scale = alt.Scale(domain=[words for words, *_ in present.values()], range=[dash for _, dash, _ in present.values()])
     dash = alt.StrokeDash("series:N", scale=scale, legend=hue["legend"])
     x = length_axis(summary["length"], _ITEMS if last else None, labels=last)
-    y, measured = axes.share("share, probability"), rows["quantity"] == "accuracy"
-    marks = curve(rows[measured], x, y, hue, dash=dash, bands=[("wilson_low", "wilson_high", 0.16)], points=28)
-    marks += curve(rows[~measured].drop(columns=["wilson_low", "wilson_high"], errors="ignore"), x, y, hue, dash=dash)
-    if (hollow := rows[measured & rows["idle"]]).shape[0]:
-        ring = draw.rows(hollow[["length", "value", "series"]])
-        ring = ring.mark_point(size=30, shape="circle", fill=theme.LIGHT_GROUND, opacity=1, strokeWidth=1.4)
-        marks.append(ring.encode(x=x, y=alt.Y("value:Q", **y), color=hue))
-    if "wilson_low" in rows and rows["length"].nunique() == 1:
-        marks += rules(rows[measured], "x", x, "wilson_low", "wilson_high", color=hue)
+    y, marks = axes.share("share, probability"), []
+    for name, (words, *_) in present.items():
+        columns = ["length", "right", "asked", *(["wilson_low", "wilson_high"] if name == "accuracy" else [])]
+        rows = summary[columns].assign(value=summary[name], series=words).dropna(subset="value")
+        rows = rows.dropna(axis="columns", how="all") if len(rows) else rows  # else every column would go
+        bands, points = [("wilson_low", "wilson_high", 0.16)], 28 if name == "accuracy" else 0
+        marks += curve(rows, x, y, hue, dash=dash, bands=bands, points=points)
+        if "wilson_low" in rows and rows["length"].nunique() == 1:
+            marks += rules(rows, "x", x, "wilson_low", "wilson_high", color=hue)
+        if name == "accuracy" and mitigated and (idle := summary["active"] == 0).any():
+            ring = draw.rows(summary[idle][["length"]].assign(value=summary["accuracy"], series=words))
+            ring = ring.mark_point(size=30, shape="circle", fill=theme.LIGHT_GROUND, opacity=1, strokeWidth=1.4)
+            marks.append(ring.encode(x=x, y=alt.Y("value:Q", **y), color=hue))
     if constant is not None:
         marks += draw.line_at("y", "value", constant, colour=theme.colour("float64"), dash=[1, 2])
     return draw.panel([*marks, *training_end(end, summary["length"], 0.62 * _HEIGHT)], _WIDTH, _HEIGHT)
@@ -183,31 +177,35 @@ _FLOORS = {
     "pair_noise": ("rounding noise of this difference", [1.5, 2.5]),
     "machine_line": ("machine line: one representable step", [7, 4]),
 }
-_HOLLOW = "Hollow dots: the right answers to n and n + 1 begin with different tokens, so the prediction can be tested."
 _RIGHT_NUMBER, _WRONG_NUMBER = "right", "wrong number"
 _COUNTED_LOOKS = {_RIGHT_NUMBER: ("right", "circle"), _WRONG_NUMBER: ("wrong", "cross"), **NO_NUMBER_LOOKS}
 
 
 def counting_chart(result: Counting) -> alt.VConcatChart:
-    """A column a dtype. Above: the float64 distance at y, its noise and the machine line, hollow dots where the right answers'
-    first tokens differ, and a line at the predicted impossible count. Below: the answers' absolute errors. A dotted line stands
-    where training ends.
+    """A column a dtype. Above: the float64 distance at y, its noise and the machine line, with a line at the predicted
+    impossible count. Below: the answers' absolute errors. A dotted line stands where training ends.
     """
     frame = frame_of(result)
     axes.require_finite(frame["distance"], "a counting curve")
-    task = str(frame["task"].iloc[0])
+    task, lengths = str(frame["task"].iloc[0]), frame["length"]
     end = (result.provenance.model.get("trained_lengths") or {}).get(task)
-    x = length_axis(frame["length"], "count n (items of the sequence)")
-    summary = [row for _, row in result.summary.iterrows()]
-    keys = ["dtype", "length", "right_ones_differ"]
-    rows, y = log_rows(
-        frame.melt(id_vars=keys, value_vars=list(_FLOORS), var_name="quantity").dropna(subset="value"),
-        "L2 distance at y",
-    )
-    above = [_distances(rows, y, row, axes.quiet(x), _marks(row, end, frame, labelled=True)) for row in summary]
-    below = [_answers(frame, row, x, _marks(row, end, frame, labelled=False)) for row in summary]
-    notes = [*map(_prediction_line, summary), _HOLLOW]
+    x = length_axis(lengths, "count n (items of the sequence)")
+    rows = frame.melt(["dtype", "length"], list(_FLOORS), "quantity").dropna(subset="value")
+    rows, y = log_rows(rows, "L2 distance at y")
+    dash = draw.dashes(_FLOORS, rows["quantity"], symbolStrokeColor=theme.colour("float64"))
+    summary, above, below = [row for _, row in result.summary.iterrows()], [], []
+    for row in summary:
+        name = str(row["dtype"])
+        marks = curve(rows[rows["dtype"] == name], axes.quiet(x), y, alt.value(theme.colour(name)), dash=dash)
+        marks += _marks(row, end, lengths, labelled=True)
+        above.append(draw.panel(marks, _COLUMN, _ABOVE, name, **draw.BOLD))
+        answers = frame[frame["dtype"] == name]
+        outcome = answers["correct"].map({True: _RIGHT_NUMBER, False: _WRONG_NUMBER})
+        outcome = outcome.where(answers["number"].notna(), answers["kind"].map(NO_NUMBER))
+        points = error_points(answers, outcome, x, largest_error(frame), _COUNTED_LOOKS, filled=True, size=32)
+        below.append(draw.panel([points, *_marks(row, end, lengths, labelled=False)], _COLUMN, _BENEATH))
     title = f"{task}: distance between the prompts of n and n + 1 items, and the answers"
+    notes = [*map(_prediction_line, summary)]
     return draw.figure([above, below], title, notes, between=16, color="shared", shape="shared", strokeDash="shared")
 
 
@@ -220,43 +218,14 @@ def _prediction_line(row: Row) -> str:
     )
 
 
-def _distances(rows: Frame, y: dict[str, Any], row: Row, x: alt.X, marks: list[Any]) -> alt.LayerChart:
-    dash = draw.dashes(_FLOORS, rows["quantity"], symbolStrokeColor=theme.colour("float64"))
-    dtype_rows, colour = rows[rows["dtype"] == row["dtype"]], theme.colour(str(row["dtype"]))
-    curves = curve(dtype_rows, x, y, alt.value(colour), dash=dash)
-    differ = dtype_rows[dtype_rows["right_ones_differ"].astype(bool) & (dtype_rows["quantity"] == "distance")]
-    hollow = draw.rows(differ).mark_point(size=22, color=colour, filled=False, opacity=1, strokeWidth=1.1)
-    curves.append(hollow.encode(x=x, y=alt.Y("shown:Q", **y)))
-    return draw.panel(curves + marks, _COLUMN, _ABOVE, str(row["dtype"]), **draw.BOLD)
-
-
-def _answers(frame: Frame, row: Row, x: alt.X, marks: list[Any]) -> alt.LayerChart:
-    dtype_rows = frame[frame["dtype"] == row["dtype"]]
-    outcome = dtype_rows["correct"].map({True: _RIGHT_NUMBER, False: _WRONG_NUMBER})
-    outcome = outcome.where(dtype_rows["number"].notna(), dtype_rows["kind"].map(NO_NUMBER))
-    points = error_points(dtype_rows, outcome, x, largest_error(frame), _COUNTED_LOOKS, filled=True, size=32)
-    return draw.panel([points, *marks], _COLUMN, _BENEATH)
-
-
-def _marks(row: Row, end: int | None, frame: Frame, labelled: bool) -> list[Any]:
-    """Vertical lines at the predicted impossible count and where training ends, for both panels; `labelled`: with words."""
-    first, last = int(frame["length"].min()), int(frame["length"].max())
-    places: list[tuple[int, str, dict[str, Any]]] = []
-    if not pd.isna(row["impossible_from"]):
-        looks = {"colour": theme.colour(str(row["dtype"])), "dash": theme.DASHES["predicted"]}
-        places.append((int(row["impossible_from"]), f"predicted impossible from {row['impossible_from']}", looks))
-    if end is not None and first <= end < last:
-        places.append((end, f"trained to {end}", {"colour": theme.colour("float64"), "dash": [1, 2]}))
-    return [
-        mark
-        for number, (place, words, looks) in enumerate(places)
-        for mark in draw.line_at(
-            "x",
-            "length",
-            place,
-            words=words if labelled else "",
-            height=0.6 * _ABOVE - 15 * number,
-            side="left" if place > (first + last) / 2 else "right",
-            **looks,
-        )
-    ]
+def _marks(row: Row, end: int | None, lengths: Column, labelled: bool) -> list[Any]:
+    """Vertical lines where training ends and at the predicted impossible count; `labelled`: with words."""
+    height = 0.6 * _ABOVE if labelled else None
+    marks = training_end(end, lengths, height and height - 15)
+    if pd.isna(row["impossible_from"]):
+        return marks
+    place = int(row["impossible_from"])
+    side = "left" if place > (int(lengths.min()) + int(lengths.max())) / 2 else "right"
+    words, colour = f"predicted impossible from {place}", theme.colour(str(row["dtype"]))
+    dash = theme.DASHES["predicted"]
+    return marks + draw.line_at("x", "length", place, words=words, height=height, side=side, colour=colour, dash=dash)

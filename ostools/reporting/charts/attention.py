@@ -31,6 +31,10 @@ ROWS = 128
 """Rows of the heat map: of more heads those whose last row is the most concentrated, or differs the most."""
 
 
+SHARPEST, DIFFERS = "whose last row is the most concentrated", "whose last row differs the most"
+"""How heads are chosen, in words."""
+
+
 def attention_findings(attention: Attention) -> list[str]:
     """Where the last token looks, measured: on the first token, on itself, how widely, and the sharpest head."""
     last = attention.last.double()
@@ -130,7 +134,7 @@ def cells(values: Float[Tensor, "layer head bin"], heads: Sequence[int], bins: B
     )
 
 
-def heads_rule(total: int, most: int, how: str = "whose last row is the most concentrated") -> str:
+def heads_rule(total: int, most: int, how: str) -> str:
     """How heads were chosen, in words; empty where all are shown."""
     return "" if total <= most else f"the {most} heads of {total} {how}"
 
@@ -148,8 +152,8 @@ def attention_chart(attention: Attention) -> Any:
 
     The colour scale runs with the square root of the weight, so that small weights are seen too.
     """
-    rules = _rules(attention, "whose last row is the most concentrated")
-    return draw.figure([[_map(attention_frame(attention), _WEIGHT, attention)]], "Attention of the last token", rules)
+    panel = _map(attention_frame(attention), _WEIGHT, attention)
+    return draw.figure([[panel]], "Attention of the last token", _rules(attention, SHARPEST))
 
 
 def attention_difference_chart(difference: AttentionDifference) -> Any:
@@ -157,7 +161,7 @@ def attention_difference_chart(difference: AttentionDifference) -> Any:
     head_indices = most_moved(difference, ROWS)
     panels: list[list[Any]] = []
     for attention, label in zip((difference.first, difference.second), difference.labels, strict=True):
-        title = alt.TitleParams(label, subtitle=_rules(attention, "that differ the most"))
+        title = alt.TitleParams(label, subtitle=_rules(attention, DIFFERS))
         panels.append([_map(attention_frame(attention, head_indices), _WEIGHT, attention).properties(title=title)])
     data = _difference_frame(difference, head_indices)
     most = max(float(data["weight"].abs().max()), 1e-6)

@@ -87,28 +87,15 @@ def _collapse_rows(frame: Frame) -> Frame:
         reference=("float64_distance", "mean"),
     )
     panel_keys = zip(measured["site"], measured["dtype"], measured["pair"], strict=True)
-    measured["panel"] = [_panel(*map(str, names)) for names in panel_keys]
-    measured["series"] = measured["dtype"]
     # A band is drawn where there is one, if its lower end can stand on the log axis.
     wide = (measured["high"] > measured["low"]) & (measured["low"] > 0)
-    measured = measured.assign(low=measured["low"].where(wide), high=measured["high"].where(wide))
-    parts = []
-    for quantity in QUANTITIES:
-        rows = measured.assign(value=measured[quantity], quantity=quantity)
-        if quantity != "distance":
-            rows = rows[rows["value"].notna()].assign(low=np.nan, high=np.nan)
-        if quantity == "reference":
-            rows = rows[rows["dtype"] != "float64"].assign(series="float64")
-        parts.append(rows)
-    rows = pd.concat(parts, ignore_index=True)
-    rows["dots"] = rows["quantity"].isin(["distance", "reference"]) & rows["panel"].isin(_jumping(rows))
-    return rows[["panel", "length", "quantity", "series", "value", "dots", "low", "high"]]
-
-
-def _jumping(rows: Frame) -> list[str]:
-    """The panels whose measured curve jumps up and down from one length to the next."""
-    measured = rows[(rows["quantity"] == "distance") & (rows["value"] > 0)]
-    return [str(panel) for panel, curve in measured.groupby("panel") if jumps(curve.sort_values("length")["value"])]
+    measured[["low", "high"]] = measured[["low", "high"]].where(wide)
+    measured = measured.assign(panel=[_panel(*map(str, key)) for key in panel_keys], series=measured["dtype"])
+    rows: Frame = measured.melt(["panel", "length", "series", "low", "high"], list(QUANTITIES), "quantity")
+    distance, reference = rows["quantity"] == "distance", rows["quantity"] == "reference"
+    rows.loc[~distance, ["low", "high"]] = np.nan
+    rows = rows[(distance | rows["value"].notna()) & ~(reference & (rows["series"] == "float64"))]
+    return rows.assign(series=rows["series"].mask(reference, "float64"))
 
 
 def jumps(values: Column) -> bool:
@@ -158,43 +145,47 @@ def model_limits(result: Collapse) -> list[dict[str, Any]]:
 def _curves(rows: Frame, name: str, ranges: list[dict[str, Any]], limits: list[dict[str, Any]]) -> Any:
     """The marks of a panel. The reference lies under the dtype's own marks, and is thinner."""
     names, panel_data = list(dict.fromkeys(rows["series"])), rows[rows["panel"] == name]
+    measured = panel_data[panel_data["quantity"] == "distance"]
+    dotted = jumps(measured.sort_values("length")["value"])
 
     def marks(x: alt.X, y: dict[str, Any]) -> list[Any]:
         hue = draw.hue("series", names, title="dtype", columns=len(names), symbolStrokeWidth=4)
         looks: dict[str, Any] = {"bands": [BAND], "dash": draw.dashes(QUANTITIES, rows["quantity"])}
         panel_marks = strips(ranges, hue)
-        for reference, width, size in ((True, 1.0, 4), (False, 1.5, 9)):
-            part = panel_data[(panel_data["quantity"] == "reference") == reference]
-            panel_marks += curve(part[~part["dots"]], x, y, hue, width=width, **looks)
-            panel_marks += curve(part[part["dots"]], x, y, hue, width=0, points=size, **looks)
+        for quantities, width, size in (
+            (["reference"], 1.0, 4),
+            (["noise", "machine_line"], 1.5, 0),
+            (["distance"], 1.5, 9),
+        ):
+            part = panel_data[panel_data["quantity"].isin(quantities)]
+            dots: dict[str, Any] = {"width": 0, "points": size} if dotted and size else {"width": width}
+            panel_marks += curve(part, x, y, hue, **looks, **dots)
         middle = np.sqrt(rows["length"].min() * rows["length"].max())
-        return [*panel_marks, *_marked_ranges(ranges, middle), *marked_limits(limits)]
+        return [*panel_marks, *marked_ranges(ranges, middle), *marked_limits(limits)]
 
     return marks
 
 
-def _marked_ranges(ranges: list[dict[str, Any]], middle: float) -> list[Any]:
+def marked_ranges(ranges: list[dict[str, Any]], middle: float = 0.0, words: bool = True) -> list[Any]:
     """A line where each range begins, with its words at the bottom, on the side with more room."""
     panel_marks = []
-    for place, mark in enumerate(ranges):
-        side = "right" if mark["length"] <= middle else "left"
-        looks = {"words": mark["words"], "height": HEIGHT - 10 - LINE * place, "side": side}
-        looks |= {"colour": theme.colour(mark["series"]), "dash": [1, 0]}
-        panel_marks += draw.line_at("x", "length", mark["length"], **looks)
+    for place, span in enumerate(ranges):
+        looks = {"words": span["words"], "height": HEIGHT - 10 - LINE * place} if words else {}
+        looks |= {"side": "right" if span["length"] <= middle else "left", "dash": [1, 0]}
+        panel_marks += draw.line_at("x", "length", span["length"], colour=theme.colour(span["series"]), **looks)
     return panel_marks
 
 
-def marked_limits(limits: list[dict[str, Any]]) -> list[Any]:
-    """A dotted line at each of the model's own numbers (`model_limits`), with its words above the panel."""
+def marked_limits(limits: list[dict[str, Any]], first: int = -8, step: int = -LINE) -> list[Any]:
+    """A dotted line at each of the model's own numbers (`model_limits`), its words from `first` pixels on (above)."""
+    looks: dict[str, Any] = {"colour": theme.colour("float64"), "dash": [1, 2]}
     return [
         part
         for place, mark in enumerate(limits)
-        for part in draw.line_at("x", "length", mark["length"], words=mark["words"], height=-8 - LINE * place, **LIMIT)
+        for part in draw.line_at(
+            "x", "length", mark["length"], words=mark["words"], height=first + step * place, **looks
+        )
     ]
-
-
-LIMIT = {"colour": theme.colour("float64"), "dash": [1, 2]}
-"""How a line at a number of the model's own looks."""
 
 
 def strips(ranges: list[dict[str, Any]], hue: Any, opacity: float = 0.14) -> list[Any]:

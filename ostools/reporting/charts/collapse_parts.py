@@ -48,12 +48,17 @@ def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = 
     """
     frame = _cells(Reading("residual", per, norm).of(result.measured(), every_layer=True), norm)
     last = int(frame["layer"].max())
-    domain = _domain(frame)
+    positive = frame["value"][frame["value"] > 0]  # the range of colours
+    domain = [float(positive.min()), float(positive.max())] if len(positive) else [0.1, 1.0]
     panels = [
         _layers_panel(group, f"{dtype}{PAIRS.get(str(pair), str(pair))}", domain, _layers_title(norm), last)
         for (pair, dtype), group in frame.groupby(["pair", "dtype"], sort=False)
     ]
-    notes = _notes(frame, norm, f", mean over {PIECES[per]}" if PIECES[per] else "")
+    over = f", mean over {PIECES[per]}" if PIECES[per] else ""
+    notes = [
+        f"{_layers_title(norm)}{over}. Layer 0: the embedding; {last}: v^(L), after the last block, before the final norm.",
+        "Pale: the float64 distance is below the rounding noise of the difference. Grey: exactly 0, the same numbers in both.",
+    ]
     tasks = ", ".join(sorted(set(map(str, frame_of(result)["task"]))))
     title = f"How far v and v* are apart after each block, {tasks}"
     return draw.figure(draw.in_rows(panels, 2), title, notes, color="shared")
@@ -61,12 +66,6 @@ def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = 
 
 def _layers_title(norm: str) -> str:
     return "cosine distance" if norm == "cosine" else f"{NORM_WORDS[norm]} distance / norm of v^(l)"
-
-
-def _domain(cells: Frame) -> list[float]:
-    """The range of colours: of what is not 0."""
-    positive = cells["value"][cells["value"] > 0]
-    return [float(positive.min()), float(positive.max())] if len(positive) else [0.1, 1.0]
 
 
 def _cells(frame: Frame, norm: str) -> Frame:
@@ -81,19 +80,6 @@ def _cells(frame: Frame, norm: str) -> Frame:
     end = cells["length"].map(dict(zip(lengths.tolist(), ends.tolist(), strict=True)))
     hidden = (cells["exact"] < cells["noise"]) & (cells["value"] > 0)
     return cells.assign(hidden=hidden, end=end, top=cells["layer"] + 1)
-
-
-def _notes(frame: Frame, norm: str, over: str) -> list[str]:
-    last = int(frame["layer"].max())
-    notes = [
-        f"{_layers_title(norm)}{over}. Layer 0: the embedding; {last}: v^(L), after the last block, before the final norm."
-    ]
-    colours = []
-    if frame["hidden"].any():
-        colours.append("Pale: the float64 distance is below the rounding noise of the difference at that layer.")
-    if (frame["value"] == 0).any():
-        colours.append("Grey: exactly 0, the same numbers in both.")
-    return [*notes, " ".join(colours)] if colours else notes
 
 
 def _layers_panel(cells: Frame, name: str, domain: list[float], colour: str, last: int) -> Any:
@@ -128,15 +114,7 @@ _QUANTITIES: dict[str, tuple[str, list[float]]] = {
     "distance": ("thick: float64 distance of the pair, weights as given", [1, 0]),
     "stored": ("the same with the weights so stored", [7, 3]),
     "noise": ("rounding noise of the difference", [1, 0]),
-    "weight_shift": ("what storing the weights shifts (v and v* alike)", [1.5, 2.5]),
 }
-ENDS = {
-    "y": "y − y*, below its own noise",
-    "logits": "logits",
-    "top-token": "same top token",
-    "identical-logits": "bit-identical logits",
-}
-_SHAPES = ["circle", "cross", "square", "triangle-up", "diamond"]
 
 
 def precision_chart(result: Collapse, site: str = "y") -> alt.VConcatChart:
@@ -157,8 +135,8 @@ def precision_chart(result: Collapse, site: str = "y") -> alt.VConcatChart:
     notes = [f"L2 distance at {site} against the noise of each way of storing numbers"]
     notes += [words] if (words := overflow_sentence(result.overflowing())) else []
     title = f"Which part of low precision hides the pair, {frame['task'].iloc[0]}"
-    scales = {"color": "shared", "shape": "independent", "strokeDash": "independent"}
-    return draw.figure([[above], [_ranges(result, pair)]], title, notes, between=26, **scales)
+    scales = {"color": "shared", "strokeDash": "independent"}
+    return draw.figure([[above], [_ranges(result, pair, site)]], title, notes, between=26, **scales)
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -179,10 +157,9 @@ def _precision_rows(frame: Frame, reference: Frame, pair: str, site: str) -> Fra
     for name, rows in frame.groupby("dtype", sort=False):
         format, part = _split(str(name))
         same = {"series": format, "panel": PARTS[part]}
-        means = rows.groupby("length", as_index=False)[["pair_noise", "weight_shift"]].mean()
-        for quantity, column in (("noise", "pair_noise"), ("weight_shift", "weight_shift")):
-            if (means[column] > 0).any():
-                parts.append(means[["length"]].assign(value=means[column], quantity=quantity, **same))
+        noise = rows.groupby("length", as_index=False)["pair_noise"].mean().rename(columns={"pair_noise": "value"})
+        if (noise["value"] > 0).any():
+            parts.append(noise.assign(quantity="noise", **same))
         if stored[name] != "given":
             parts.append(curves[str(stored[name])].assign(quantity="stored", **same))
     panels = dict.fromkeys(part["panel"].iloc[0] for part in parts)
@@ -207,41 +184,22 @@ def _formats(column: Any) -> alt.Color:
     return draw.hue("series", names, title="format", columns=len(names), symbolStrokeWidth=4)
 
 
-def _ranges(result: Collapse, pair: str) -> Any:
-    """The ranges of lengths at which each precision hides the pair; a hollow mark at the right edge where there is none."""
-    data: Frame = pd.DataFrame(_range_rows(result, pair))
-    ends = [word for word in ENDS.values() if (data["end"] == word).any()]
-    title = "lengths n at which the pair is hidden (hollow, at the edge: no range)"
+def _ranges(result: Collapse, pair: str, site: str) -> Any:
+    """The ranges of lengths at which each precision hides the pair; its row is empty where there is none."""
+    rows, precisions = [], []
+    for (kind, name, verdict_site, _), verdict in result.verdicts_over_seeds().items():
+        if (kind, verdict_site) == (pair, site):
+            format, part = _split(name)
+            precisions.append(f"{format} {part}")
+            same = {"precision": precisions[-1], "series": format, "status": verdict.words}
+            rows += [same | {"length": span.first, "to": span.last} for span in verdict.ranges]
+    data: Frame = pd.DataFrame(rows, columns=["precision", "series", "status", "length", "to"])
+    title = f"lengths n at which the pair is hidden at {site} (empty: in no range)"
     base = draw.rows(data).encode(
         x=axes.length_axis(pd.Series([1, frame_of(result)["length"].max()]), title, log=True, grid=True),
-        y=alt.Y("precision:N", sort=list(dict.fromkeys(data["precision"])), title=None, axis=alt.Axis(grid=True)),
-        yOffset=alt.YOffset("end:N", sort=ends),
+        x2="to:Q",
+        y=axes.names(precisions, field="precision", grid=True),
         color=_formats([*data["series"], "float64"]),  # as above, where the distance itself is float64's
         tooltip=draw.tooltips(data),
     )
-    shape = alt.Shape(
-        "end:N",
-        sort=ends,
-        scale=alt.Scale(domain=ends, range=_SHAPES[: len(ends)]),
-        legend=alt.Legend(title="indistinguishable by", columns=len(ends), symbolType=alt.Undefined, symbolSize=60),
-    )
-    solid, hollow = (base.transform_filter(f"{sign}datum.reached") for sign in ("", "!"))
-    marks = [
-        solid.mark_rule(strokeWidth=2).encode(x2="to:Q"),
-        solid.mark_point(filled=True, size=42).encode(shape=shape),
-        hollow.mark_point(filled=False, size=30).encode(shape=shape),
-    ]
-    return draw.layers(*marks, width=600, height=alt.Step(7))
-
-
-def _range_rows(result: Collapse, pair: str) -> list[dict[str, Any]]:
-    """A row a range, or one at the right edge for a precision without a range at that site."""
-    rows, longest = [], int(frame_of(result)["length"].max())
-    for (kind, name, site, _), verdict in result.verdicts_over_seeds().items():
-        if kind != pair or site not in ENDS:
-            continue
-        format, part = _split(name)
-        same = {"precision": f"{format} {part}", "series": format, "end": ENDS[site], "status": verdict.words}
-        spans = [{"length": span.first, "to": span.last, "reached": True} for span in verdict.ranges]
-        rows += [same | span for span in spans or [{"length": longest, "to": longest, "reached": False}]]
-    return rows
+    return draw.panel([base.mark_rule(strokeWidth=5, strokeCap="square")], 600, alt.Step(18))

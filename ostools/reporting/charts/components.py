@@ -27,7 +27,7 @@ from ostools.reporting.findings.effects import QUANTITY_WORDS
 from ostools.reporting.findings.probes import failure_stage_in_short, intervention_in_short, probe_in_short
 from ostools.reporting.forms import SQUARE, bars, layers_by, word_cells
 from ostools.reporting.style import axes, draw, theme
-from ostools.results import Column, Frame, frame_of
+from ostools.results import Frame, frame_of
 
 _WIDTH, _HEIGHT, _NARROW = 600, 150, 180
 _MOST_LINES, _LETTERS = 3, 135
@@ -158,8 +158,9 @@ def _place_panel(group: Frame, name: str, alone: float | None) -> Any:
     rows = rows[["name", "series", "value", "low", "high"]]
     marks = bars(rows, axis, value, hue, intervals=[("low", "high", 1)], offset=offset, size=34)
     if alone is not None:
-        level = draw.rows(pd.DataFrame({"value": [alone], "series": [_ALONE]})).mark_rule(strokeDash=[4, 3])
-        marks.insert(0, level.encode(y=alt.Y("value:Q", **value), color=hue, tooltip=["series:N", draw.VALUE]))
+        level = pd.DataFrame({"value": [alone], "series": [_ALONE]})
+        rule = draw.rows(level).mark_rule(strokeDash=[4, 3])
+        marks.insert(0, rule.encode(y=alt.Y("value:Q", **value), color=hue, tooltip=draw.tooltips(level)))
     return draw.panel(marks, _NARROW, _HEIGHT, name)
 
 
@@ -169,11 +170,9 @@ _QUANTITIES = {
     "log_probability": "log p of the right answer, nats",
 }
 """What is drawn; the operator norm stands in the table."""
-_LABELLED = 3
 _MOST_EDGES = 12
 _NUMBERED = 64  # more cells than that get no number
 _SIDE = 230
-_LAYERS_NAMED = 9
 
 
 def ablation_chart(result: Ablation) -> Any:
@@ -214,56 +213,26 @@ def _quantity_row(data: Frame, words: str) -> list[Any]:
 
 def _scatter(data: Frame, words: str) -> Any:
     """One square scale for both, so that a prediction that is too small is seen to be."""
-    real, predicted = data["effect"], data["predicted_effect"]
-    low, high = min(real.min(), predicted.min(), 0.0), max(real.max(), predicted.max(), 0.0)
+    effects = data[["predicted_effect", "effect"]].to_numpy()
+    low, high = min(effects.min(), 0.0), max(effects.max(), 0.0)
     margin = 0.06 * (high - low) or 1.0
-    scale = alt.Scale(domain=[float(low - margin), float(high + margin)], nice=False)
-    points = data[["target", "layer", "effect", "predicted_effect"]].reset_index(drop=True)
-    has_label = _labelled(points, 0.06 * (high - low))
-    on_left = points["predicted_effect"] > (low + high) / 2
-    points = points.assign(label=points["target"].where(has_label, ""), left=on_left)
-    base = draw.rows(points).encode(
-        x=alt.X("predicted_effect:Q", title="predicted effect (first order)", scale=scale, axis=alt.Axis(tickCount=4)),
-        y=alt.Y("effect:Q", title="real effect", scale=scale, axis=alt.Axis(tickCount=4)),
+    ends = (float(low - margin), float(high + margin))
+    x, y = (
+        axes.linear(title, ends, tickCount=4, grid=True) for title in ("predicted effect (first order)", "real effect")
+    )
+    points = data[["target", "layer", "effect", "predicted_effect"]]
+    hue = draw.layer_hue(int(points["layer"].max()), symbolType="circle", symbolSize=60)
+    marks = draw.rows(points).mark_circle(size=46)
+    marks = marks.encode(
+        x=alt.X("predicted_effect:Q", **x),
+        y=alt.Y("effect:Q", **y),
+        color=hue,
         tooltip=draw.tooltips(points),
     )
-    ends = pd.DataFrame({"at": [float(low - margin), float(high + margin)]})
-    diagonal = draw.rows(ends).mark_line(strokeDash=[4, 3], strokeWidth=1, color=theme.colour("float64"))
-    x, y = alt.X("at:Q", scale=scale), alt.Y("at:Q", scale=scale)
-    marks = base.mark_circle(size=46).encode(color=_layer_colour(points["layer"].astype(int)))
-    names = [
-        base.transform_filter(f"datum.left == {word}")
-        .mark_text(align=side, dx=7 * sign, dy=-5, fontSize=10)
-        .encode(text="label:N")
-        for word, side, sign in (("false", "left", 1), ("true", "right", -1))
-    ]
-    return draw.panel([diagonal.encode(x=x, y=y), marks, *names], _SIDE, _SIDE, words)
-
-
-def _labelled(points: Frame, least_gap: float) -> Column:
-    """Which points get a name: the greatest real effects, as far as their names would not lie on each other."""
-    size = points["effect"].abs()
-    label_points: list[int] = []
-    for index in size.sort_values(ascending=False).index[:_LABELLED]:
-        near = (
-            abs(points.loc[index, "effect"] - points.loc[labelled_point, "effect"]) < least_gap
-            for labelled_point in label_points
-        )
-        if size[index] > 0.1 * size.max() and not any(near):
-            label_points.append(index)
-    return points.index.to_series().isin(label_points)
-
-
-def _layer_colour(layers: Column) -> alt.Color:
-    """Few layers are named one by one."""
-    last = int(layers.max())
-    if last < _LAYERS_NAMED:
-        legend = alt.Legend(title="layer", orient="right", symbolType="circle", symbolSize=60, columns=1, offset=8)
-        return alt.Color(
-            "layer:O", scale=alt.Scale(domain=list(range(last + 1)), range=theme.ordered(last + 1)), legend=legend
-        )
-    legend = alt.Legend(title="layer", orient="right", gradientLength=120, format="d", offset=8)
-    return alt.Color("layer:Q", scale=alt.Scale(domain=[0, last], range=theme.ordered(7)), legend=legend)
+    diagonal = draw.rows(pd.DataFrame({"predicted_effect": ends, "effect": ends}))
+    diagonal = diagonal.mark_line(strokeDash=[4, 3], strokeWidth=1, color=theme.colour("float64"))
+    diagonal = diagonal.encode(x=alt.X("predicted_effect:Q", **x), y=alt.Y("effect:Q", **y))
+    return draw.panel([diagonal, marks], _SIDE, _SIDE, words)
 
 
 def _effect_map(data: Frame, what: str) -> Any:

@@ -10,18 +10,21 @@ from ostools.ground.words import short_name
 from ostools.measure.bounds.bounds import PromptBounds
 from ostools.measure.jacobian.sensitivity import Sensitivities
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
-from ostools.reporting.forms import BAND, bars, curve
+from ostools.reporting.charts.tokens import kind_legend
+from ostools.reporting.forms import BAND, bars, curve, log_rows
 from ostools.reporting.style import axes, draw, theme
-from ostools.results import Column, Frame, frame_of
+from ostools.results import Frame, frame_of
 from ostools.runs import CorpusCollapse
 from ostools.runs.corpus.result import Corpus
 
-_WIDEST = 8.0
-"""Above this ratio of the largest number drawn to the smallest the axis is logarithmic."""
+_MARKS = (
+    "Line: mean over texts; dark shade: its 95% interval, of three texts and more; pale shade: 10th to 90th percentile; "
+    "dotted: an even share."
+)
 _PANELS = 3
 """Panels in a row."""
 _NORMS = {"operator": "operator", "frobenius": "Frobenius"}
-_STATISTICS = ["mean", "low", "high", "q10", "median", "q90"]
+_ENDS = ["low", "high", "q10", "q90"]
 
 
 def corpus_chart(result: Corpus) -> Any:
@@ -31,16 +34,16 @@ def corpus_chart(result: Corpus) -> Any:
     axes.require_finite(table["mean"], "a profile over relative position")
     settings = result.provenance.parameters
     hue = alt.value(theme.colour(str(settings["linearisation"])))
-    rows, y = _share_rows(table[["length", "start", "end", *_STATISTICS]], _STATISTICS)
+    rows, y = _share_rows(table[["length", "start", "end", "mean", "median", *_ENDS]], _ENDS)
     bands = [("q10", "q90", 0.18), ("low", "high", 0.4)]
     panels = []
     for row in result.summary.to_dict("records"):
-        title = f"{row['length']} tokens: {_count_words(row['texts'], 'text')}"
+        title = f"{row['length']} tokens: {row['texts']} texts"
         group = rows[rows["length"] == row["length"]]
         panels.append(_position_panel(group, y, hue, title, "relative position in the window", (260, 220), bands=bands))
     kind = theme.KINDS[str(settings["kind"])]
     words = f"Sensitivity ({settings['linearisation']}) of {short_name(result.provenance.model)} over a corpus, {kind}"
-    return draw.figure(draw.in_rows(panels, _PANELS), words, _corpus_notes(result), spacing=30, between=24)
+    return draw.figure(draw.in_rows(panels, _PANELS), words, [_MARKS, *corpus_findings(result)], spacing=30, between=24)
 
 
 def several_chart(result: Sensitivities | PromptBounds) -> Any:
@@ -48,16 +51,12 @@ def several_chart(result: Sensitivities | PromptBounds) -> Any:
     every = result.over_position()
     lowest = every["layer"].min()
     table: Frame = every[every["layer"] == lowest]
-    kinds = [theme.KINDS[kind] for kind in table["kind"]]
-    table = table.assign(series=[f"{kind}: {source}" for kind, source in zip(kinds, table["source"], strict=True)])
-    # Of both panels, which share a scale; a dash tells apart what has one colour.
-    looks = {row["series"]: (row["source"], row["kind"]) for row in table.to_dict("records")}
-    hue = draw.hue("series", {name: source for name, (source, _) in looks.items()})
-    scale = alt.Scale(domain=list(looks), range=[theme.DASHES[kind] for _, kind in looks.values()])
-    dash = alt.StrokeDash("series:N", scale=scale, legend=hue["legend"])
+    series = [theme.series(kind, source) for kind, source in zip(table["kind"], table["source"], strict=True)]
+    table = table.assign(series=series, name=table["source"])
+    hue, dash = kind_legend(table)
     panels = []
     for norm, group in table.groupby("norm", sort=False):
-        rows, y = _share_rows(group[["series", "start", "end", "mean", "low", "high"]], ["mean", "low", "high"])
+        rows, y = _share_rows(group[["series", "start", "end", "mean", "low", "high"]], ["low", "high"])
         title, size = f"{_NORMS[str(norm)]} norm", (300, 240)
         panels.append(_position_panel(rows, y, hue, title, "relative position", size, bands=[BAND], dash=dash))
     what = "Path sums" if isinstance(result, PromptBounds) else "Sensitivity"
@@ -69,16 +68,10 @@ def several_chart(result: Sensitivities | PromptBounds) -> Any:
     return draw.figure([panels], f"{what} over {len(result)} prompts, by relative position", [note_lines], spacing=30)
 
 
-def _share_rows(table: Frame, numbers: list[str]) -> tuple[Frame, dict[str, Any]]:
-    """The rows at the middles of their bins, and an axis from zero, or a logarithmic one where values lie far apart."""
+def _share_rows(table: Frame, ends: list[str]) -> tuple[Frame, dict[str, Any]]:
+    """The rows at the middles of their bins, and a log axis: a share is so many times an even one."""
     rows = table.assign(at=(table["start"] + table["end"]) / 2, value=table["mean"])
-    values: Column = table[numbers].stack()
-    positive = values[values > 0]
-    if float(values.max()) > _WIDEST * float(positive.min()):  # a band that reaches zero reaches the lower edge
-        columns = ["value", *numbers]
-        rows[columns] = rows[columns].clip(lower=float(positive.min()))
-        return rows, axes.log_channel(positive, "share / even share")
-    return rows, axes.linear("share / even share", (0, float(values.max()) * 1.05))
+    return log_rows(rows, "share / even share", ends)
 
 
 def _position_panel(
@@ -99,19 +92,6 @@ def corpus_findings(result: Corpus) -> list[str]:
         f"{length} tokens, {NO_SINK}: {by_kept[NO_SINK]}; {BETWEEN}: {by_kept[BETWEEN]}."
         for length, by_kept in verdicts.items()
     ]
-
-
-def _corpus_notes(result: Corpus) -> list[str]:
-    """What is drawn, and the shapes."""
-    interval = "; dark shade: its 95% interval" if bool(frame_of(result)["low"].notna().any()) else ""
-    drawn_words = (
-        f"Line: mean over texts{interval}; pale shade: 10th to 90th percentile of texts; dotted: an even share."
-    )
-    return [drawn_words, *corpus_findings(result)]
-
-
-def _count_words(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def corpus_collapse_chart(result: CorpusCollapse) -> Any:

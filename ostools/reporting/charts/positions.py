@@ -76,8 +76,7 @@ _CHAIN_WIDTH, _CHAIN_HEIGHT, _PART_HEIGHT = 640, 200, 24
 
 def chain_of_thought_chart(result: ChainOfThought) -> Any:
     """Above: the norm of d y_n / d v_i for every token (the operator norm, or a sketch's Frobenius norm), coloured by its part.
-    Below: each part's share of the sum, beside its share of the tokens, and its mean per token. Of the first linearisation
-    measured.
+    Below: each part's share of the sum, beside its share of the tokens. Of the first linearisation measured.
     """
     frame: Frame = frame_of(result)
     table: Frame = result.summary
@@ -97,7 +96,7 @@ def chain_of_thought_chart(result: ChainOfThought) -> Any:
     notes += ["Norms are estimated."] if set(frame["method"]) != {"exact"} else []
     task_words = f"{parameters['task']}, {parameters['length']} items"
     title = f"Sensitivity of the answer to prompt and reasoning: {task_words}, on {short_name(result.provenance.model)}"
-    return draw.figure([[tokens], below], title, notes)
+    return draw.figure([[tokens], [below]], title, notes)
 
 
 def chain_of_thought_findings(result: ChainOfThought) -> list[str]:
@@ -125,9 +124,9 @@ def _source(parameters: Mapping[str, Any]) -> str:
     return "The reasoning was given" if some else "No reasoning; the answer line was begun"
 
 
-def _parts(table: Frame, parts_present: list[str], hue: Any) -> list[Any]:
-    """Shares of the sum, a line across each where it would end if every token were felt alike; and means per token."""
-    rows = table[["name", "tokens", "total"]].assign(
+def _parts(table: Frame, parts_present: list[str], hue: Any) -> Any:
+    """Shares of the sum, and a line across each where it would end if every token were felt alike."""
+    rows = table[["name", "tokens", "total", "mean"]].assign(
         value=table["share"], alike=table["tokens"] / table["tokens"].sum()
     )
     value = axes.linear("share of the sum (line: share of the tokens)", format=".0%", tickCount=5)
@@ -135,11 +134,7 @@ def _parts(table: Frame, parts_present: list[str], hue: Any) -> list[Any]:
     marks = bars(rows, names, value, hue, height=_PART_HEIGHT / 2)
     alike = draw.rows(rows).mark_tick(thickness=2, size=_PART_HEIGHT * 0.8, color=theme.INK)
     marks.append(alike.encode(x="alike:Q", y=names, tooltip=draw.tooltips(rows)))
-    shares = draw.panel(marks, 230, _PART_HEIGHT * len(parts_present))
-    means, y = log_rows(table[["name", "tokens"]].assign(value=table["mean"]), "mean norm per token")
-    axis = axes.names(parts_present, labels=False, domain=False, grid=True)
-    marks = bars(means, axis, y, hue, size=70, shape=alt.value("circle"))
-    return [shares, draw.panel(marks, 200, _PART_HEIGHT * len(parts_present))]
+    return draw.panel(marks, 400, _PART_HEIGHT * len(parts_present))
 
 
 _RETRIEVAL_WIDTH, _RETRIEVAL_HEIGHT = 540, 120
@@ -147,8 +142,6 @@ _DIGITS = 10
 """Of more records than these, whose values are digits, two hold the same value."""
 _TARGET_RECORD, _OTHER_TOKENS = "tokens of the wanted record", "all other tokens"
 _QUANTITIES = {"log_probability": "log p", "log_sensitivity": "Sensitivity"}
-_AMBIGUOUS = "more records than digits: another may hold the wanted value too, and be what was found"
-_ESTIMATED = "estimated"
 
 
 def retrieval_chart(result: Retrieval) -> Any:
@@ -163,41 +156,32 @@ def retrieval_chart(result: Retrieval) -> Any:
         for column, of in (("sensitivity_mean", _TARGET_RECORD), ("sensitivity_others", _OTHER_TOKENS))
     ]
     norms, y = log_rows(pd.concat(parts, ignore_index=True), f"mean {parameters['norm']} norm")
-    estimated = "; estimated" if (frame["method"] != "exact").any() else ""
-    of = f"norm of d y_n / d v_i^(0) ({parameters['linearisation']} derivative), mean over tokens i{estimated}"
     likely = frame[["position", "seed"]].assign(value=frame["log_probability"], series=_TARGET_RECORD)
     log_p = axes.linear("log p(right answer), nats", tickCount=4) | {"scale": alt.Scale(zero=False)}
     panels = [
-        _share_found(frame, _AMBIGUOUS if _ambiguous(result) else ""),
+        _share_found(frame),
         _seed_curves(likely, axes.quiet(_record_axis(frame)), log_p),
-        _seed_curves(norms, _record_axis(frame), y, note=of),
+        _seed_curves(norms, _record_axis(frame), y),
     ]
     title = f"Retrieving one of {length} records on {short_name(result.provenance.model)}, by where it stands"
-    notes = [f"{_seeds_line(result)} Thin: seeds; thick: their mean.", *_ends(result)]
+    notes = [*retrieval_notes(result), "Thin: seeds; thick: their mean."]
     return draw.figure([[panel] for panel in panels], title, notes, between=10)
 
 
 def retrieval_notes(result: Retrieval) -> list[str]:
     """How the run was made, what its numbers may hide, and whether the ends lie above what is between."""
     frame, parameters = frame_of(result), result.provenance.parameters
-    notes = [_seeds_line(result)]
-    notes += [f"There are {_AMBIGUOUS}."] if _ambiguous(result) else []
-    notes.append(f"Sensitivity: mean norm of d y_n / d v_i^(0) ({parameters['linearisation']} Jacobian) over tokens i.")
-    notes += _ends(result)
-    notes += [f"Sensitivity is {_ESTIMATED}."] if (frame["method"] != "exact").any() else []
-    return notes
-
-
-def _seeds_line(result: Retrieval) -> str:
-    seeds, records = frame_of(result)["seed"].nunique(), str(result.provenance.parameters["records"])
+    seeds, records = frame["seed"].nunique(), str(parameters["records"])
     kind = {"words": "word and digit", "uuid": "two UUIDs"}.get(records, "from a file")
     seeds_words = f"{seeds} seeds" if seeds > 1 else "One seed"
-    return f"{seeds_words} ({kind} a record); within a seed only the wanted record moves."
-
-
-def _ambiguous(result: Retrieval) -> bool:
-    """Whether two records have to share a value."""
-    return result.provenance.parameters["records"] == "words" and int(frame_of(result)["length"].iloc[0]) > _DIGITS
+    notes = [f"{seeds_words} ({kind} a record); within a seed only the wanted record moves."]
+    if records == "words" and int(frame["length"].iloc[0]) > _DIGITS:
+        notes.append(
+            "There are more records than digits: another may hold the wanted value too, and be what was found."
+        )
+    norm = f"mean norm of d y_n / d v_i^(0) ({parameters['linearisation']} Jacobian) over tokens i"
+    estimated = ", estimated" if (frame["method"] != "exact").any() else ""
+    return [*notes, f"Sensitivity: {norm}{estimated}.", *_ends(result)]
 
 
 def _ends(result: Retrieval) -> list[str]:
@@ -224,21 +208,21 @@ def _record_axis(frame: Frame) -> alt.X:
     return axes.length_axis(frame["position"], title, "position", 10, log=False, values=ticks)
 
 
-def _share_found(frame: Frame, note: str) -> Any:
+def _share_found(frame: Frame) -> Any:
     table = frame.groupby("position", as_index=False)["found"].agg(["sum", "size"])
     ends = [wilson(int(right), int(count)) for right, count in zip(table["sum"], table["size"], strict=True)]
     table = table.assign(value=table["sum"] / table["size"], low=[e.low for e in ends], high=[e.high for e in ends])
     x, hue = axes.quiet(_record_axis(frame)), alt.value(theme.colour("full"))
     marks = rules(table, "x", x, "low", "high", color=hue)
     marks += curve(table, x, axes.share("share found", values=[0, 0.5, 1]), hue, width=2, points=34)
-    return draw.panel(marks, _RETRIEVAL_WIDTH, _RETRIEVAL_HEIGHT * 0.8, note)
+    return draw.panel(marks, _RETRIEVAL_WIDTH, _RETRIEVAL_HEIGHT * 0.8)
 
 
-def _seed_curves(rows: Frame, x: alt.X, y: dict[str, Any], note: str = "") -> Any:
+def _seed_curves(rows: Frame, x: alt.X, y: dict[str, Any]) -> Any:
     """A thin line a seed, and their mean with points."""
     column = "shown" if "shown" in rows else "value"
     means = rows.groupby(["series", "position"], as_index=False)["value"].mean()
     hue = draw.hue("series", {_TARGET_RECORD: "full", _OTHER_TOKENS: "float64"}, symbolStrokeWidth=3)
     marks = curve(rows.assign(run=rows["seed"]), x, y, hue, width=0.8, opacity=0.35)
     marks += curve(means.assign(**{column: means["value"]}), x, y, hue, width=2.2, points=30)
-    return draw.panel(marks, _RETRIEVAL_WIDTH, _RETRIEVAL_HEIGHT, note)
+    return draw.panel(marks, _RETRIEVAL_WIDTH, _RETRIEVAL_HEIGHT)

@@ -37,7 +37,7 @@ _RANKED = 12
 
 
 def profile_chart(result: Profile) -> alt.VConcatChart:
-    """The profile with the mean of each third, the tokens with the largest shares, and each linearisation over frozen.
+    """The profile with the mean of each third, and the tokens with the largest shares.
 
     The thirds and the words about their contrasts are those of the profile without its first token; in a chat template, those
     of the user's text.
@@ -48,14 +48,6 @@ def profile_chart(result: Profile) -> alt.VConcatChart:
     aside = template_positions(frame)
     symbol, _ = theme.differentiated(result.provenance.parameters)
     panels = [_profile_panel(frame, result.shapes, names, aside, symbol), _ranked_panel(frame, names, aside)]
-    unfrozen: Any = frame[
-        (frame["linearisation"] != "frozen") & np.isfinite(frame["over_frozen"]) & (frame["over_frozen"] > 0)
-    ]
-    if len(unfrozen):
-        rows, y = log_rows(_profile_rows(unfrozen, "over_frozen"), "ratio to frozen", also=[0.5, 2.0])
-        looks: dict[str, Any] = {"height": 150, "width": 1.2, "beside": draw.line_at("y", "value", 1.0, dash=[3, 3])}
-        title = "What freezing patterns and norm scales changes"
-        panels.append(profile(rows, frame, y, draw.hue("series", names), title=title, **looks))
     notes = [*_verdicts(result, names, bool(aside)), *template_note(aside)]
     return draw.figure([[panel] for panel in panels], _profile_title(result), notes, between=24, color="shared")
 
@@ -91,12 +83,12 @@ def _profile_panel(frame: Frame, shapes: Any, names: list[str], aside: list[int]
     segments = []
     if len(thirds):
         thick = draw.rows(thirds).mark_rule(strokeWidth=3.5, strokeCap="round")
-        x = axes.quiet(axes.token_axis(token_labels(frame), "from"))
+        x = axes.token_axis(token_labels(frame), aside=aside)
         ends = {"x": x, "x2": "to:Q", "y": alt.Y("mean:Q", **y), "color": draw.hue("series", names)}
         segments = [thick.encode(**ends, tooltip=draw.tooltips(thirds))]
     of = "of the text" if aside else "first token taken out"
     title = f"Thick: geometric mean of each third, {of}" if len(thirds) else "Profile"
-    looks: dict[str, Any] = {"last": False, "height": 240, "width": 1.2, "beside": segments}
+    looks: dict[str, Any] = {"height": 240, "width": 1.2, "beside": segments}
     return profile(rows, frame, y, draw.hue("series", names), title=title, **looks)
 
 
@@ -106,7 +98,7 @@ def _thirds(shapes: Any, tested: str, positions: np.ndarray) -> Frame:
     rows = []
     for row in shapes[(shapes["kept"] == tested) & shapes["middle"].notna()].to_dict("records"):
         for third, segment in zip(("start", "middle", "end"), thirds, strict=True):
-            ends = {"from": float(segment[0]), "to": float(segment[-1])}
+            ends = {"position": float(segment[0]), "to": float(segment[-1])}
             rows.append({"series": row["linearisation"], "third": third, "mean": 10.0 ** row[third], **ends})
     return pd.DataFrame(rows)
 

@@ -124,37 +124,27 @@ def attention_variation_chart(result: AttentionVariation) -> Any:
     panels = [_variation_panel(table, name) for name in _QUANTITIES]
     name, task = short_name(result.provenance.model), str(frame["task"].iloc[0])
     title = f"How the last token's attention moves when it is repeated, {task} on {name}"
-    return draw.figure(draw.in_rows(panels, 2), title, _variation_notes(frame, table), spacing=26)
-
-
-def _variation_notes(frame: Frame, table: Frame) -> list[str]:
-    heads, seeds = frame["head"].nunique(), frame["seed"].nunique()
-    over = f"{heads} heads" if seeds == 1 else f"{heads} heads and {seeds} seeds"
-    notes = [f"Mean over {over}, in float64. In the proof of Theorem B.3 δ + own weight goes to 0 as n grows."]
-    if (infinite := int(np.isinf(table["kl"]).sum())) > 0:
+    notes = [
+        f"Mean over {frame['head'].nunique()} heads and {frame['seed'].nunique()} seeds, in float64. "
+        "In the proof of Theorem B.3 δ + own weight goes to 0 as n grows."
+    ]
+    if infinite := int(np.isinf(table["kl"]).sum()):
         notes.append(
             f"KL is infinite at {infinite} of {len(table)} layers and lengths: some head no longer sees a token that it saw."
         )
-    return notes
+    return draw.figure(draw.in_rows(panels, 2), title, notes, spacing=26)
 
 
 def _variation_panel(table: Frame, name: str) -> Any:
     title, axis = _QUANTITIES[name]
-    size: dict[str, Any] = {"width": _WIDTH, "height": _HEIGHT, "title": draw.heading(title)}
     data = table[["layer", "length"]].assign(value=table[name], series=table["layer"])[np.isfinite(table[name])]
     if data.empty:
         alone = draw.rows(table[["layer"]].iloc[:1]).mark_text(text="infinite at every length", fontSize=12)
-        return alone.properties(**size)
+        return draw.panel([alone], _WIDTH, _HEIGHT, title)
     rows, y = log_rows(data, axis)
-    last = int(table["layer"].max())
-    hues = theme.ordered(last + 1)
-    scale = alt.Scale(domain=list(range(max(last + 1, 2))), range=[*hues, *hues][: max(last + 1, 2)])
-    ticks = axes.whole_ticks(0, last)
-    legend = alt.Legend(title="layer", orient="right", values=ticks, format="d", type="symbol", columns=1)
-    points = 24 if rows["length"].nunique() == 1 else 0
-    hue = alt.Color("layer:Q", scale=scale, legend=legend)
+    points, hue = 24 if rows["length"].nunique() == 1 else 0, draw.layer_hue(int(table["layer"].max()))
     marks = curve(rows, axes.length_axis(table["length"]), y, hue, width=1.4, points=points)
-    return draw.layers(*marks, **size)
+    return draw.panel(marks, _WIDTH, _HEIGHT, title)
 
 
 def hops_chart(result: Hops) -> Any:

@@ -110,7 +110,7 @@ def _profiles(rows: Frame, title: str, symbol: str = "y", first: Sequence[str] =
     series = [theme.series(str(kind), str(name)) for kind, name in zip(rows["kind"], rows["name"], strict=True)]
     data = token_rows(rows, value=rows["value"].astype(float), series=series, **ends)
     data["linearisation"] = rows["linearisation"].astype(str)
-    hue, dash = _legend(rows.assign(series=series))
+    hue, dash = kind_legend(rows.assign(series=series))
     norms = [norm for norm in NORMS if norm in set(rows["norm"])]
     panels = []
     for norm in norms:
@@ -123,7 +123,7 @@ def _profiles(rows: Frame, title: str, symbol: str = "y", first: Sequence[str] =
     return draw.figure(panels, title, notes, between=18, color="shared", strokeDash="shared")
 
 
-def _legend(data: Frame) -> tuple[alt.Color, alt.StrokeDash]:
+def kind_legend(data: Frame) -> tuple[alt.Color, alt.StrokeDash]:
     """Colour and dash of each series, in one legend: measured first, then certified, the paper's, predicted."""
     order = {kind: rank for rank, kind in enumerate(theme.KINDS)}
     names = data[["series", "kind", "name"]].drop_duplicates()

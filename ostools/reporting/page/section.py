@@ -124,7 +124,8 @@ class Section:
 
 def render_sections(title: str, lead: str, sections: Sequence[Section]) -> str:
     """The page of these sections, with a navigation that leads to each."""
-    views = [part.view for section in sections for part in section.parts if part.view is not None]
+    parts = [column for section in sections for part in section.parts for column in (part, *part.columns)]
+    views = [part.view for part in parts if part.view is not None]
     values = {"title": title, "lead": lead, "sections": sections}
     return render("report.html.j2", values, [view.script for view in views])
 

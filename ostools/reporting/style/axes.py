@@ -18,9 +18,7 @@ from ostools.reporting.style import notebook, theme
 from ostools.results import Column, Frame
 
 ZERO_NOTE = "Triangles at the bottom edge are exact zeros: a log axis has no place for them."
-ROUNDING_NOTE = (
-    "Triangles at the bottom edge are below rounding (exact zeros, or what another order of the sums would change)."
-)
+ROUNDING_NOTE = "Triangles are below rounding (exact zeros, or what another order of the sums would change)."
 """In place of `ZERO_NOTE` where the values have a rounding."""
 TOKENS_NAMED = 48
 """Most tokens that an axis names one by one."""

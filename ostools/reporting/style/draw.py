@@ -14,7 +14,7 @@ from ostools.results import Column, Frame
 
 VALUE = alt.Tooltip("value:Q", format=".4g")
 """What the cursor tells of a number."""
-_UNTOLD = {"shown", "zero", "start", "end", "run", "label", "left", "at", "hue", "idle", "dots", "kind", "words"}
+_UNTOLD = {"shown", "zero", "start", "end", "run", "at", "kind", "words"}
 """Columns that only place a mark."""
 
 
@@ -44,17 +44,18 @@ def tooltips(data: Frame) -> list[alt.Tooltip]:
     return [alt.Tooltip(f"{name}:{kinds[name]}", **floats.get(name, {})) for name in kinds if name not in _UNTOLD]
 
 
+def panel(marks: Sequence[Any], width: Any, height: Any, title: Any = "", *lines: str, **options: Any) -> Any:
+    """Marks over each other, with a title (words, or a `heading`) that has `lines` below it."""
+    words = (
+        {"title": title if isinstance(title, alt.TitleParams) else heading(title, lines, **options)} if title else {}
+    )
+    return layers(*marks, width=width, height=height, **words)
+
+
 def layers(*marks: Any, **properties: Any) -> Any:
     """Marks over each other in one panel, with its width, height and title."""
     chart: Any = alt.layer(*marks)
     return chart.properties(**properties)
-
-
-def panel(
-    marks: Sequence[Any], width: Any, height: Any, title: str | list[str] = "", *lines: str, **options: Any
-) -> Any:
-    """Marks over each other, with a title that has `lines` below it."""
-    return layers(*marks, width=width, height=height, **({"title": heading(title, lines, **options)} if title else {}))
 
 
 def heading(text: str | list[str], lines: Sequence[str] = (), **options: Any) -> alt.TitleParams:
@@ -131,6 +132,13 @@ def hue(field: str, names: Mapping[str, str] | Iterable[str], **legend: Any) -> 
     options: dict[str, Any] = {"title": None} | legend
     drawn = None if options.pop("legend", True) is None else alt.Legend(**options)
     return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(looks), range=colours), legend=drawn)
+
+
+def layer_hue(last: int, **legend: Any) -> alt.Color:
+    """The colour of each layer from 0 to `last`, from green through blue to red; about seven have their names."""
+    looks: dict[str, Any] = {"title": "layer", "orient": "right", "type": "symbol", "columns": 1, "format": "d"}
+    drawn = alt.Legend(values=axes.whole_ticks(0, last), **(looks | legend))
+    return alt.Color("layer:Q", scale=alt.Scale(domain=[0, max(last, 1)], range=theme.ordered(7)), legend=drawn)
 
 
 def dashes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -115,6 +116,7 @@ def test_a_token_is_one_short_visible_word(token: str) -> None:
     word = theme.display_token(token)
     assert 1 <= len(word) <= theme.TOKEN_LENGTH
     assert word.isprintable()
+    assert theme.inert(token).isprintable()
     assert " " not in word.replace("(empty)", "")
     word.encode("utf-8")
 
@@ -130,17 +132,17 @@ def test_a_collapse_panel_holds_distance_noise_line_and_reference() -> None:
 
 
 def test_every_range_is_marked_and_the_model_s_window() -> None:
-    open_end = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33})
-    assert "hidden from n = 31" in svg_of(collapse_chart(open_end, ("y",)))
-    ends = made_collapse(lambda n: 0.1 if 31 <= n < 60 else 10.0, noise={"bfloat16": 0.33})
-    limits = {"limits": {"sliding_windows": [65], "context": 134}}
-    ends = replace(ends, provenance=replace(ends.provenance, parameters={**ends.provenance.parameters, **limits}))
-    svg = svg_of(collapse_chart(ends, ("y",)))
-    for words in ("hidden from n = 31 to 59", "window of 65 tokens", "context of 134 tokens"):
-        assert words in svg
-    never = svg_of(collapse_chart(made_collapse(lambda n: 10.0, noise={"bfloat16": 0.33}), ("y",)))
-    assert "hidden from" not in never
-    assert "window of" not in never
+    def drawn(distance: Callable[[int], float], **limits: Any) -> str:
+        result = made_collapse(distance, noise={"bfloat16": 0.33}, lengths=range(1, 65))
+        parameters = {**result.provenance.parameters, "limits": limits}
+        result = replace(result, provenance=replace(result.provenance, parameters=parameters))
+        return svg_of(collapse_chart(result, ("y",)))
+
+    assert "hidden from n = 31" in drawn(lambda n: 10.0 / n)
+    ends = drawn(lambda n: 0.1 if 31 <= n < 60 else 10.0, sliding_windows=[65], context=70)
+    for words in ("hidden from n = 31 to 59", "window of 65 tokens", "context of 70 tokens"):
+        assert words in ends
+    assert not re.search("hidden from|window of", drawn(lambda n: 10.0))
 
 
 def test_a_dtype_that_overflows_is_left_out_of_the_chart_with_a_note() -> None:

@@ -36,13 +36,6 @@ def test_every_result_of_the_package_names_a_function_that_draws_it() -> None:
         assert callable(getattr(importlib.import_module(f"ostools.reporting.charts.{module}"), function))
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_every_result_has_sentences(name: str) -> None:
-    sentences = EVERY[name]().findings()
-    assert sentences
-    assert all(sentence == sentence.strip() and len(sentence) > 10 for sentence in sentences)
-
-
 def test_the_sentences_of_a_change_and_of_bounds_have_the_numbers_of_their_tables() -> None:
     change: Any = EVERY["Change"]()
     paths: Any = EVERY["Bounds"]()

@@ -11,12 +11,16 @@ import pytest
 from ostools.reporting.style import theme
 from tests.reporting import every
 from tests.reporting.every import EVERY
+from tests.sets import quick
 
 COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 KNOWN = {*theme.COLOURS.values(), *theme._SPARE, *theme._ORDERED, theme.INK, theme.LIGHT_GROUND, "#000000", "#f2f2f2"}
 """The theme's, black on cells, and the middle of a scale with two ends."""
 
-DEAR = ("Counting", "Decodability", "FailureStage", "Figure3", "Figure4", "Figure5", "Study", "WindowStudy")
+DEAR = {
+    "Counting", "Decodability", "FailureStage", "Figure3", "Figure4", "Figure5", "Study", "WindowStudy", "CorpusCollapse",
+    "PositionEffect",
+}  # fmt: skip
 """Measured or drawn in seconds."""
 
 
@@ -96,9 +100,12 @@ def every_chart_has_a_title_and_the_themes_config(name: str) -> None:
     assert whole["config"]["axis"] == theme.config()["axis"]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in DEAR else n for n in EVERY])
-def test_the_chart_of_every_result(name: str) -> None:
+@pytest.mark.parametrize("name", quick(EVERY, *EVERY.keys() - DEAR))
+def test_the_chart_and_the_sentences_of_every_result(name: str) -> None:
     """One test a result: whichever worker runs it, measuring and drawing are done once."""
+    sentences = EVERY[name]().findings()
+    assert sentences
+    assert all(sentence == sentence.strip() and len(sentence) > 10 for sentence in sentences)
     every_colour_is_the_themes(name)
     no_two_names_of_a_legend_look_alike(name)
     ticks_of_a_log_axis_are_round_and_chosen(name)
@@ -111,10 +118,3 @@ def test_names_of_one_chart_have_colours_of_their_own() -> None:
     assert len(set(colours)) == len(names)
     assert colours[0] == theme.colour("full")
     assert all(len(set(theme.ordered(count))) == count for count in (1, 2, 3, 7))
-
-
-@pytest.mark.parametrize("name", ["a\x1b[31mb", "\u202egnp", "\ud800", "a\x00"])
-def test_words_of_a_chart_hold_no_character_that_acts(name: str) -> None:
-    assert theme.visible(name).isprintable()
-    assert theme.inert(name).isprintable()
-    assert theme.visible("two words") == "two words"

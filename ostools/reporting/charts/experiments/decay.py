@@ -51,7 +51,7 @@ def figure_9_chart(result: Figure9) -> Any:
         f"Figure 9: total variation of a softmax, noise to {parameters['noise']:g} on the first {parameters['noisy']}"
     )
     title = "delta = sum |y − y*|"
-    panel = _decay_panel(rows, result.fits, colours, title, {"width": 520, "height": 300, "title": _below(result.fits)})
+    panel = _decay_panel(rows, result.fits, colours, title, (520, 300))
     return draw.figure([[panel]], text, [_seeds(frame), *figure_9_notes(result)])
 
 
@@ -95,8 +95,7 @@ def figure_8_chart(result: Figure8) -> Any:
         ]
         fits: Frame = result.fits[result.fits["quantity"] == quantity]
         fits = fits.assign(series=fits["reading"].map(READINGS))
-        size = {"width": 310, "height": 240, "title": _below(fits)}
-        panels.append(_decay_panel(pd.concat(parts, ignore_index=True), fits, colours, words, size))
+        panels.append(_decay_panel(pd.concat(parts, ignore_index=True), fits, colours, words, (310, 240)))
     text = f"Figure 8: one attention layer, d = {result.provenance.parameters['d']}, sinusoidal positions"
     pairs = "A sequence of n tokens against the same with its last token copied. "
     means = frame.groupby(["reading", "length"])[list(_QUANTITIES)].mean()
@@ -160,7 +159,9 @@ def _spread(frame: Frame, quantity: str) -> Frame:
     return spread.rename(columns={"mean": "value", "min": "low", "max": "high"})
 
 
-def _decay_panel(rows: Frame, fits: Frame, colours: dict[str, str], title: str, size: dict[str, Any]) -> alt.LayerChart:
+def _decay_panel(
+    rows: Frame, fits: Frame, colours: dict[str, str], title: str, size: tuple[int, int]
+) -> alt.LayerChart:
     """Means as points with bars from least to greatest over seeds, bounds as dashed lines, laws as thin black ones."""
     wide = (rows["low"] > 0) & (rows["high"] > rows["low"])
     rows = rows.assign(**{end: rows[end].where(wide) for end in _BAND_ENDS})
@@ -176,18 +177,17 @@ def _decay_panel(rows: Frame, fits: Frame, colours: dict[str, str], title: str, 
     marks += curve(plain[measured & rows["zero"]], x, y, hue, width=0)
     marks += curve(plain[~measured], x, y, hue, width=1.3, strokeDash=theme.DASHES["certified"])
     marks += curve(_law_curves(rows, fits), x, y, alt.value(theme.INK), width=1.0)
-    return draw.layers(*marks, **size)
+    return draw.panel(marks, *size, _below(fits))
 
 
 def _law_curves(rows: Frame, fits: Frame) -> Frame:
     """The fitted law of each series where it was fitted."""
-    parts = [pd.DataFrame({"length": [], "value": []})]
-    for fit in fits.to_dict("records"):
-        if fit["law"] != "none":
-            lengths = np.unique(rows[rows["length"] >= fit["fitted_from"]]["length"])
-            law = pd.DataFrame({"length": lengths, "value": law_values(fit, lengths)})
-            parts.append(law.assign(series=fit.get("series", "measured"), kind="fitted"))
-    return pd.concat([part for part in parts if len(part)] or parts)
+    parts = []
+    for fit in fits[fits["law"] != "none"].to_dict("records"):
+        lengths = np.unique(rows[rows["length"] >= fit["fitted_from"]]["length"])
+        law = pd.DataFrame({"length": lengths, "value": law_values(fit, lengths)})
+        parts.append(law.assign(series=fit.get("series", "measured"), kind="fitted"))
+    return pd.concat(parts) if parts else pd.DataFrame()
 
 
 def law_values(row: dict[str, Any], n: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import pandas as pd
 from ostools.experiments.figures.figure5 import Figure5
 from ostools.ground.words import number, short_name
 from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, SITE_WORDS, CurveVerdict, Reading
-from ostools.reporting.charts.collapse import LIMIT, jumps, model_limits, strips
+from ostools.reporting.charts.collapse import jumps, marked_limits, marked_ranges, model_limits, strips
 from ostools.reporting.charts.experiments.figures import deviation_note
 from ostools.reporting.findings.collapse import overflow_sentence
 from ostools.reporting.forms import curve
@@ -65,30 +65,24 @@ def _title(reading: Reading, model: Any) -> str:
 
 
 def _notes(result: Figure5, below: dict[str, float]) -> list[str]:
-    frame, reading = frame_of(result), result.reading
-    pieces = PIECES[reading.per]
-    bands, means, floors = [], [], []
-    if pieces:
-        bands.append(f"Line: mean over {pieces}. Pale band: least to greatest.")
-    most = int(frame["seeds"].max())
-    if most > 1:
-        bands.append(f"In (b) line and band are over {most} draws of digits too.")
-    if frame["interval_low"].notna().any():
-        means.append("Dark band: 95% bootstrap interval of the mean over draws.")
-    elif most > 1:
-        means.append("The draws are too few for an interval.")
-    if not result.verdicts.empty:
-        means.append("Hidden: the float64 distance is below the rounding noise of the difference, both as drawn.")
-    overflow = [name for name in result.verdicts["dtype"].unique() if name not in set(frame["dtype"])]
-    if overflow:
-        floors.append(overflow_sentence(overflow))
+    frame, pieces = frame_of(result), PIECES[result.reading.per]
+    marks = f"Line: mean over {pieces}. Pale band: least to greatest. " if pieces else ""
+    if (most := int(frame["seeds"].max())) > 1:
+        band = (
+            "with the mean's 95% bootstrap interval"
+            if frame["interval_low"].notna().any()
+            else "too few for an interval"
+        )
+        marks += f"In (b) over {most} draws of digits too, {band}."
+    notes = "Hidden: the float64 distance is below the rounding noise of the difference, both as drawn."
     if below:
         noise_words = ", ".join(f"{dtype} at most {number(value)}" for dtype, value in below.items())
-        floors.append(f"Below these axes: noise of {noise_words}.")
+        notes += f" Below these axes: noise of {noise_words}."
+    if overflow := [name for name in result.verdicts["dtype"].unique() if name not in set(frame["dtype"])]:
+        notes += f" {overflow_sentence(overflow)}"
     if ((frame["mean"] == 0) | (frame["head_minimum"] == 0)).any():
-        bands.append("On the lower edge: exact zeros.")
-    lines = [*deviation_note(result.deviations), " ".join(bands), " ".join([*means, *floors])]
-    return [line for line in lines if line]
+        marks += " On the lower edge: exact zeros."
+    return [line for line in (*deviation_note(result.deviations), marks, notes) if line]
 
 
 def _bottom(frame: Frame) -> tuple[float, dict[str, float]]:
@@ -119,33 +113,32 @@ def _panel(result: Figure5, group: Frame, y: dict[str, Any], low: float) -> Any:
     hue = draw.hue("series", dtypes, columns=1, symbolStrokeWidth=4)
     looks: dict[str, Any] = {"dash": draw.dashes(_LINES, _LINES)}
     dotted = any(jumps(dtype_rows["mean"]) for _, dtype_rows in group.groupby("dtype"))
+    alone = group["length"].nunique() == 1  # a line of one point is not seen
     bands = [(*_HEADS, 0.13), (*_DRAWS, 0.32)]
-    spans = _hidden(result, panel, pair)
-    strip = {dtype: [(span.first, span.last) for span in verdict.ranges] for dtype, verdict in spans.items()}
-    ranges = [{"length": a, "end": b, "series": dtype} for dtype, ends in strip.items() for a, b in ends]
+    ranges = [
+        {"length": span.first, "end": span.last, "series": dtype}
+        for dtype, verdict in _hidden(result, panel, pair).items()
+        for span in verdict.ranges
+    ]
     floors = rows["quantity"] != "distance"
     marks = strips(ranges, hue, 0.12) + curve(rows[floors], x, y, hue, width=0.9, clip=True, **looks)
     for place, dtype in enumerate(dtypes):
         dtype_rows = rows[~floors & (rows["series"] == dtype)]
         broad: dict[str, Any] = {"width": 1.2 if place else 2.4, "clip": True}
-        broad = {"width": 0, "points": 6 if place else 12} if dotted else broad
+        broad = {"width": 0, "points": (6 if place else 12) * (1 + 2 * alone)} if dotted or alone else broad
         marks += curve(dtype_rows, x, y, hue, bands=bands, **(looks | broad))
-    for span in ranges:
-        looks = {"colour": theme.colour(span["series"]), "dash": [1, 0]}
-        marks += draw.line_at("x", "length", span["length"], **looks)
-    for place, limit in enumerate(model_limits(result.curves[panel])):
-        marks += draw.line_at("x", "length", limit["length"], words=limit["words"], height=6 + 11 * place, **LIMIT)
-    return draw.layers(*marks, width=WIDTH, height=HEIGHT, title=_heading(result, panel, pair))
+    marks += marked_ranges(ranges, words=False) + marked_limits(model_limits(result.curves[panel]), 6, 11)
+    return draw.panel(marks, WIDTH, HEIGHT, _heading(result, panel, pair))
 
 
 def _rows(group: Frame, low: float) -> Frame:
     """Each number of the lines at its length, none below the axis; a floor below it is left out."""
-    columns = ["length", "dtype", "mean", *_HEADS, *_DRAWS]
-    parts = [group[columns].rename(columns={"mean": "value"}).assign(quantity="distance")]
-    for name, quantity in (("pair_noise", "noise"), ("machine_line", "machine_line")):
-        floor = group[group[name] >= low]
-        parts.append(floor[["length", "dtype"]].assign(value=floor[name], quantity=quantity))
-    rows: Frame = pd.concat(parts, ignore_index=True).rename(columns={"dtype": "series"})
+    ids = ["length", "dtype", *_HEADS, *_DRAWS]
+    rows: Frame = group.melt(ids, ["mean", "pair_noise", "machine_line"], "quantity").rename(
+        columns={"dtype": "series"}
+    )
+    rows = rows.assign(quantity=rows["quantity"].replace({"mean": "distance", "pair_noise": "noise"}))
+    rows = rows[(rows["quantity"] == "distance") | (rows["value"] >= low)]
     numbers = ["value", *_HEADS, *_DRAWS]
     rows[numbers] = rows[numbers].clip(lower=low)
     return rows

@@ -186,19 +186,13 @@ def _error_summary(frame: Frame) -> Frame:
 
 
 def _error_notes(summary: Frame, wide: bool) -> list[str]:
-    """How to read the marks, in one line."""
-    notes = []
-    if (summary["asked"] > 1).any():
-        notes.append(
-            f"Line: mean of up to {summary['asked'].max()} seeds (answers that are numbers); bars: least to greatest."
-        )
-    if summary["none"].any():
-        counts = f"{summary['none'].sum()} of {summary['asked'].sum()}"
-        notes.append(f"Ticks below: answers without a number ({counts}), which the errors leave out.")
-    if wide:
-        notes.append("Error axis: linear to 1, then logarithmic. The paper's text does not name one.")
-    lines = [" ".join(notes[:2]), *notes[2:]]
-    return [line for line in lines if line]
+    """How to read the marks."""
+    seeds, counts = summary["asked"].max(), f"{summary['none'].sum()} of {summary['asked'].sum()}"
+    notes = [
+        f"Line: mean of up to {seeds} seeds (answers that are numbers); bars: least to greatest. "
+        f"Ticks below: answers without a number ({counts}), which the errors leave out."
+    ]
+    return notes + (["Error axis: linear to 1, then logarithmic. The paper's text does not name one."] if wide else [])
 
 
 def _way_hue() -> alt.Color:
@@ -239,9 +233,7 @@ def _unread_panel(rows: Frame, end: int | None, first: bool) -> Any:
 def deviation_note(deviations: Sequence[str]) -> list[str]:
     """A line: the first of a result's `deviations`, which says what was run, and how many more there are."""
     first, *more = deviations
-    if not more:
-        return [first]
-    return [f"{first} `deviations` has {len(more)} more note{'s' * (len(more) > 1)} on how it differs."]
+    return [f"{first} `deviations` has {len(more)} more notes on how it differs." if more else first]
 
 
 _COUNT_WIDTH, _COUNT_HEIGHT = 225, 84
@@ -300,20 +292,21 @@ def _count_panel(rows: Frame, top: int, last: int, tasks: list[str], modes: list
     on_axis = rows[(rows["output"] <= last).fillna(False)]
     data = on_axis[["output", "answers", "right"]].astype(int).assign(way=way, key=_RIGHT_KEY)
     names = [_RIGHT_KEY, *LINES]
-    hues = {name: draw.hue(name, names, columns=4, symbolStrokeWidth=4) for name in ("key", "way")}
-    base = draw.rows(data)
     x = axes.length_axis(pd.Series([0, last]), "answer" if bottom else None, "output", 4, log=False, labels=bottom)
     scale = alt.Scale(domain=[0, 1.15 * top], nice=False)  # no label above the frame, which would push the title up
     axis = alt.Axis(format="d", values=axes.whole_ticks(0, top, 4), minExtent=_EXTENT)
-    y = {
-        name: alt.Y(f"{name}:Q", title="frequency" if first else None, scale=scale, axis=axis)
-        for name in ("answers", "right")
-    }
-    right_rules = base.transform_filter("datum.right > 0").mark_rule(strokeWidth=4)
-    answer_rules = base.transform_filter("datum.answers > 0").mark_rule(strokeWidth=1.6)
     marks = [
-        right_rules.encode(x=x, y=y["right"], y2=alt.datum(0), color=hues["key"]),
-        answer_rules.encode(x=x, y=y["answers"], y2=alt.datum(0), color=hues["way"], tooltip=draw.tooltips(data)),
+        draw.rows(data)
+        .transform_filter(f"datum.{count} > 0")
+        .mark_rule(strokeWidth=width)
+        .encode(
+            x=x,
+            y=alt.Y(f"{count}:Q", title="frequency" if first else None, scale=scale, axis=axis),
+            y2=alt.datum(0),
+            color=draw.hue(hue, names, columns=4, symbolStrokeWidth=4),
+            tooltip=draw.tooltips(data),
+        )
+        for count, hue, width in (("right", "key", 4), ("answers", "way", 1.6))
     ]
     name, notes = COLUMNS[task] if mode == modes[0] else " ", _count_notes(rows, last)
     return draw.panel(marks, _COUNT_WIDTH, _COUNT_HEIGHT, name, *notes, **draw.BOLD | {"offset": 4})
@@ -321,21 +314,18 @@ def _count_panel(rows: Frame, top: int, last: int, tasks: list[str], modes: list
 
 def _count_notes(rows: Frame, last: int) -> list[str]:
     """The most frequent answer, and what the panel cannot show."""
-    answer_count = int(rows["answers"].sum())
+    total = int(rows["answers"].sum())
     numbers = rows[rows["output"].notna() & (rows["answers"] > 0)]
-    beyond = numbers[numbers["output"] > last]
-    none = answer_count - int(numbers["answers"].sum())
     if numbers.empty:
-        return [f"{answer_count} answers, none with a number", ""]
+        return [f"{total} answers, none with a number", ""]
     most = numbers["answers"].max()
     ties = numbers[numbers["answers"] == most]["output"]
-    favourite = (
-        f"most often {number(float(ties.iloc[0]))}: {most} of {answer_count}"
-        if len(ties) == 1
-        else f"{len(ties)} answers most often: {most} of {answer_count} each"
-    )
-    off_axis = (
-        [f"{int(beyond['answers'].sum())} beyond (to {number(float(beyond['output'].max()))})"] if len(beyond) else []
-    )
+    favourite = f"most often {number(float(ties.iloc[0]))}: {most} of {total}"
+    if len(ties) > 1:
+        favourite = f"{len(ties)} answers most often: {most} of {total} each"
+    beyond, none = numbers[numbers["output"] > last], total - int(numbers["answers"].sum())
+    off_axis = []
+    if len(beyond):
+        off_axis.append(f"{int(beyond['answers'].sum())} beyond (to {number(float(beyond['output'].max()))})")
     off_axis += [f"{none} no number"] if none else []
     return [favourite, ", ".join(off_axis)]

@@ -139,17 +139,16 @@ _FRONT_LOOKS = {_FRONT: "Pareto", _DOMINATED: "dominated", _NONE: "unmitigated"}
 _OBJECTIVES = {"accuracy": "share of right answers", "log_probability": "log p of the right line (nats)"}
 _FRONTS = {"accuracy": "front", "log_probability": "front_probability"}
 _DISTANCE = "L2 distance at y, float64"
-_ROUNDING_NOTE = "Hollow triangle: some distances are below rounding, so the mean is at most this."
+_ROUNDING_NOTE = axes.ROUNDING_NOTE
 
 
 def windows_chart(result: WindowStudy) -> Any:
     """Above: accuracy and log probability against the float64 distance, the windows on the front labelled and joined.
 
-    Below: the three against the window; the dashed line is no window. A distance with rounding in it is a hollow triangle.
+    Below: the three against the window; the dashed line is no window. A distance with rounding in it has a triangle.
     """
-    summary: Any = result.summary
-    scored = bool(summary["log_probability"].notna().all())
-    objectives = ["accuracy", "log_probability"] if scored else ["accuracy"]
+    summary: Any = result.summary.assign(zero=result.summary["floored"] > 0)
+    objectives = [name for name in _OBJECTIVES if name == "accuracy" or summary[name].notna().all()]
     above = alt.hconcat(*(_trade(summary, name) for name in objectives), spacing=30)
     width = (len(objectives) * _TRADE_WIDTH - 60) // (len(objectives) + 1)
     below = alt.hconcat(*(_against(summary, name, width) for name in (*objectives, "distance")), spacing=30)
@@ -191,89 +190,49 @@ def _window_names(summary: Frame) -> Any:
     return summary["window"].astype("string").fillna("no window")
 
 
+def _measure_axis(summary: Frame, name: str) -> dict[str, Any]:
+    if name == "distance":
+        return axes.log_channel(summary["distance"], _DISTANCE)
+    if name == "accuracy":
+        return axes.linear(_OBJECTIVES[name], (0, 1.05))
+    return axes.linear(_OBJECTIVES[name]) | {"scale": alt.Scale(zero=False, padding=8)}
+
+
 def _trade(summary: Frame, objective: str) -> alt.LayerChart:
-    """A task's measure against the distance; the points of the front labelled with their windows where there is room."""
+    """A task's measure against the distance; the points of the front named by their windows."""
     front = summary[_FRONTS[objective]].astype(bool)
     kind = front.map({True: _FRONT, False: _DOMINATED}).where(summary["window"].notna(), _NONE)
-    across = axes.log_channel(summary["distance"], f"{_DISTANCE} (right: less collapse)")
-    domain = across["scale"]["domain"]
-    room = _room(summary[objective])
-    rows: Frame = pd.DataFrame({"distance": summary["distance"], "value": summary[objective], "kind": kind})
-    rows = rows.assign(below=summary["floored"] > 0, front=front, window=_window_names(summary))
-    rows["label"] = _labels(rows, domain, room["domain"])
-    base = draw.rows(rows).encode(
-        x=alt.X("distance:Q", **across),
-        y=alt.Y("value:Q", title=_OBJECTIVES[objective], scale=room),
-        tooltip=draw.tooltips(rows),
+    across, y = _measure_axis(summary, "distance"), _measure_axis(summary, objective)
+    across["title"] = f"{_DISTANCE} (right: less collapse)"
+    rows: Frame = summary[["distance", "zero"]].assign(
+        value=summary[objective], kind=kind, window=_window_names(summary)
     )
-    line = base.transform_filter("datum.front").mark_line(
-        color=theme.colour(_FRONT_LOOKS[_FRONT]), strokeWidth=1.4, interpolate="step-before"
+    x, hue = (
+        alt.X("distance:Q", **across),
+        draw.hue("kind", _FRONT_LOOKS, columns=3, symbolType="circle", symbolSize=60),
     )
-    legend = draw.hue("kind", _FRONT_LOOKS, columns=3, symbolType="circle", symbolSize=60, symbolStrokeWidth=0)
-    coloured = base.encode(color=legend)
+    marks = curve(rows[front], x, y, alt.value(theme.colour("Pareto")), width=1.4, interpolate="step-before")
     # The model without a window lies below the others, and larger: a window that changes nothing does not hide it.
-    points = _points(coloured.transform_filter(f"datum.kind === '{_NONE}'"), 150, "triangle-left")
-    points += _points(coloured.transform_filter(f"datum.kind !== '{_NONE}'"), 52, "triangle-left")
-    middle = float(np.sqrt(np.prod(domain)))
-    words = [
-        base.transform_filter(f"datum.label !== '' && datum.distance {side} {middle}")
-        .mark_text(dy=-10, dx=dx, align=align, fontSize=10)
-        .encode(text="label:N")
-        for side, dx, align in ((">", -4, "right"), ("<=", 4, "left"))
-    ]
-    return draw.panel([line.encode(order="distance:Q"), *points, *words], _TRADE_WIDTH, _TRADE_HEIGHT)
-
-
-def _labels(rows: Frame, across: list[float], up: list[float]) -> list[str]:
-    """A label for each point that has room, those of the front first, with the names of all windows at that point."""
-    x = _TRADE_WIDTH * np.log(rows["distance"] / across[0]) / np.log(across[1] / across[0])
-    y = _TRADE_HEIGHT * (rows["value"] - up[0]) / (up[1] - up[0])
-    labels, placed = [""] * len(rows), []
-    for place in np.argsort(~rows["front"].to_numpy(), kind="stable"):
-        name, point = str(rows["window"].iloc[place]), (float(x.iloc[place]), float(y.iloc[place]))
-        near = [neighbour for *at, neighbour in placed if abs(point[0] - at[0]) < 12 and abs(point[1] - at[1]) < 12]
-        if near:
-            labels[near[0]] += f", {name}"
-        elif all(abs(point[0] - at[0]) > 60 or abs(point[1] - at[1]) > 22 for *at, _ in placed):
-            labels[place] = name
-            placed.append((*point, place))
-    return labels
+    for part, size in ((rows[kind == _NONE], 150), (rows[kind != _NONE], 52)):
+        marks += bars(part, x, y, hue, size=size)
+    names = rows[front].groupby(["distance", "value"], as_index=False)["window"].agg(", ".join)
+    side = alt.expr(f"datum.distance > {float(np.sqrt(np.prod(across['scale']['domain'])))} ? 'right' : 'left'")
+    words = draw.rows(names).mark_text(dy=-10, align=side, fontSize=10)
+    marks.append(words.encode(x=x, y=alt.Y("value:Q", **y), text="window:N"))
+    return draw.panel(marks, _TRADE_WIDTH, _TRADE_HEIGHT)
 
 
 def _against(summary: Frame, name: str, width: int) -> alt.LayerChart:
     """One measure against the window, the model without a window as a dashed line."""
     sized: Frame = summary[summary["window"].notna()]
     none: Frame = summary[summary["window"].isna()]
-    rows: Frame = pd.DataFrame({"window": sized["window"].astype(int), "value": sized[name]})
-    rows = rows.assign(below=(sized["floored"] > 0) & (name == "distance"))
-    if name == "accuracy":
-        rows = rows.assign(low=sized["wilson_low"], high=sized["wilson_high"])
+    rows: Frame = sized[["wilson_low", "wilson_high"]].assign(window=sized["window"].astype(int), value=sized[name])
+    rows = rows.assign(zero=sized["zero"] & (name == "distance"))
     x = axes.length_axis(rows["window"], "window w (keys seen)", "window", 6, values=rows["window"].tolist())
-    y: dict[str, Any] = {"title": _OBJECTIVES.get(name), "scale": _room(summary[name]), "axis": alt.Axis()}
-    if name == "distance":
-        y = axes.log_channel(summary["distance"], _DISTANCE)
-    colour = theme.colour(_FRONT_LOOKS[_FRONT])
-    bands = [("low", "high", 0.18)] if name == "accuracy" else []
-    marks = curve(rows, x, y, alt.value(colour), bands=bands, width=1.8)
-    marks += _points(draw.rows(rows).encode(x=x, y=alt.Y("value:Q", **y), color=alt.value(colour)), 24, "triangle-down")
+    bands = [("wilson_low", "wilson_high", 0.18)] if name == "accuracy" else []
+    colour = alt.value(theme.colour("Pareto"))
+    marks = curve(rows, x, _measure_axis(summary, name), colour, bands=bands, points=24, width=1.8)
     if len(none):
-        looks: dict[str, Any] = {"colour": theme.colour(_FRONT_LOOKS[_NONE]), "dash": [6, 4]}
+        looks: dict[str, Any] = {"colour": theme.colour("unmitigated"), "dash": [6, 4]}
         marks += draw.line_at("y", "value", float(none[name].iloc[0]), **looks)
     return draw.panel(marks, width, _BELOW)
-
-
-def _points(base: Any, size: int, smaller: str) -> list[Any]:
-    """A circle each; where rounding is in the mean, a hollow triangle that points to smaller distances."""
-    below = base.transform_filter("datum.below").mark_point(
-        shape=smaller, size=52, filled=False, opacity=1, strokeWidth=1.2
-    )
-    return [base.transform_filter("!datum.below").mark_circle(size=size), below]
-
-
-def _room(values: Any) -> alt.Scale:
-    """A little more than the values; all of 0 to 1 for shares."""
-    low, high = float(values.min()), float(values.max())
-    if low >= 0 and high <= 1:
-        return alt.Scale(domain=[0.0, 1.05], nice=False)
-    room = 0.08 * (high - low) or 0.1
-    return alt.Scale(domain=[low - room, high + room], nice=False)
