@@ -10,17 +10,7 @@ import pandas as pd
 
 from ostools.experiments.study.study import Study
 from ostools.experiments.study.verdicts import (
-    ABOUT,
-    ABOUT_WORDS,
-    HELPS,
-    HURTS,
-    LARGER,
-    NO_EFFECT,
-    SMALLER,
-    UNDECIDED,
     at_limit,
-    bound,
-    in_words,
 )
 from ostools.measure.answers.counting import Counting
 from ostools.measure.answers.evaluate import NOT_SAMPLED, PROMPTS, Evaluation
@@ -240,58 +230,6 @@ def _agreement(row: Row) -> str:
 
 
 # --- mitigations
-
-
-def study_finding(study: Study) -> str:
-    """Which mitigation helps or hurts what, by the verdicts; and how often the model is right without."""
-    parameters: Any = study.provenance.parameters
-    effects: Frame = study.effects
-    lengths, limit = parameters["lengths"], floor_or_ceiling(study)
-    sentences = [
-        f"The task is {parameters['task']} ({len(lengths)} lengths, {lengths[0]} to {lengths[-1]} items).",
-        *([limit] if limit else []),
-    ]
-    unconfirmed = []
-    for about in (name for name in ABOUT if name in set(effects["about"])):
-        effect_of = {row["mitigation"]: row for row in effects[effects["about"] == about].to_dict("records")}
-        groups: dict[str, list[str]] = {}
-        for row in study.verdicts.to_dict("records"):
-            name, verdict = str(row["mitigation"]), str(row[about])
-            groups.setdefault(verdict, []).append(f"{name}{_effect_words(effect_of[name], verdict)}")
-            if verdict == NO_EFFECT and _excludes_zero(effect_of[name]):
-                unconfirmed.append(f"{name} ({ABOUT_WORDS[about]})")
-        words, subject = (
-            "; ".join(f"{key} ({', '.join(names)})" for key, names in _in_order(groups)),
-            ABOUT_WORDS[about],
-        )
-        sentences.append(f"{subject[0].upper()}{subject[1:]}: {words}.")
-    if unconfirmed:
-        sentences.append(
-            f"The interval of {', '.join(unconfirmed)} excludes zero. A sign-flip test over so few lengths did not confirm it. "
-            "An effect may be there."
-        )
-    answers = measured_answers(study)
-    if len(answers) and not at_limit(answers.iloc[0].to_dict()):
-        sentences.append(f"Without a mitigation {float(answers['baseline'].iloc[0]):.0%} of the answers are right.")
-    return " ".join(sentences)
-
-
-def _effect_words(row: dict[str, Any], verdict: str) -> str:
-    """The effect, with its interval only where that and the verdict differ; empty where unmeasured."""
-    if verdict == NO_EFFECT and _excludes_zero(row):
-        return f" {in_words(row, 'verdict_low', 'verdict_high')}"
-    return f" {in_words({**row, 'low': math.nan, 'high': math.nan})}" if row["pairs"] else ""
-
-
-def _excludes_zero(row: dict[str, Any]) -> bool:
-    """Whether the interval that the verdict is read from excludes zero."""
-    return not bound(row) and (row["verdict_low"] > 0 or row["verdict_high"] < 0)
-
-
-def _in_order(groups: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
-    """First what helps, then what hurts; last what is not decided."""
-    rank = {HELPS: 0, LARGER: 0, HURTS: 1, SMALLER: 1, UNDECIDED: 3}
-    return sorted(groups.items(), key=lambda item: rank.get(item[0], 2))
 
 
 def measured_answers(study: Study) -> Frame:

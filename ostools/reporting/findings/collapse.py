@@ -7,7 +7,7 @@ chart reads it from there. The thresholds behind the other words stand here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,6 @@ from ostools.ground.words import number, ratio
 from ostools.measure import Collapse
 from ostools.measure.collapse.result import FITTED_FROM, exact_from
 from ostools.measure.collapse.verdicts import (
-    OVERFLOWS,
-    TOLD_APART,
-    UNDECIDED,
     CurveVerdict,
     Reading,
     behind_all_blocks,
@@ -143,9 +140,9 @@ def vectors_at(rows: Frame, site: str) -> Frame:
     return rows[(rows["site"] == site) & (rows["per"] == "vector") & (rows["norm"] == "l2")]
 
 
-def longest_trained(result: Collapse, trained: Mapping[str, int] | None) -> int | None:
+def longest_trained(result: Collapse) -> int | None:
     """The longest trained sequence of this task, in items; None where the card does not say."""
-    return trained_length(task_of(result), trained)
+    return trained_length(task_of(result), result.provenance.model.get("trained_lengths"))
 
 
 def overflow_sentence(dtypes: Iterable[str]) -> str:
@@ -154,10 +151,9 @@ def overflow_sentence(dtypes: Iterable[str]) -> str:
     return f"{' and '.join(names)} overflow{'s' * (len(names) == 1)} on this model: not measured." if names else ""
 
 
-def _trend_lengths(result: Collapse, curve: Column, trained: Mapping[str, int] | None = None) -> tuple[Column, str]:
+def _trend_lengths(result: Collapse, curve: Column) -> tuple[Column, str]:
     """The trained lengths alone where they are enough for a trend, and words that say which."""
-    model: Any = result.provenance.model
-    longest = longest_trained(result, trained or model.get("trained_lengths"))
+    longest = longest_trained(result)
     if longest is None or int(curve.index[-1]) <= longest:
         return curve, ""
     inside = curve[curve.index <= longest]
@@ -173,22 +169,22 @@ def result_findings(result: Collapse) -> list[str]:
     """Findings of a collapse by its own reading, or else at y in L2."""
     if result.reading is not None:
         return reading_findings(result, result.reading)
-    return collapse_findings(result, result.provenance.model.get("trained_lengths"))
+    return collapse_findings(result)
 
 
-def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None) -> list[str]:
-    """The paragraphs under a collapse curve; `trained`: the longest trained length by task."""
+def collapse_findings(result: Collapse) -> list[str]:
+    """The paragraphs under a collapse curve."""
     pair, verdicts = main_pair(result), verdicts_at_y(result)
     rows, logits = vectors_at(result.measured(), "y"), vectors_at(result.measured(), "logits")
     pair_rows, pair_logits = rows[rows["pair"] == pair], logits[logits["pair"] == pair]
-    curve, lengths_words = _trend_lengths(result, reference_curve(result), trained)
+    curve, lengths_words = _trend_lengths(result, reference_curve(result))
     return [
         _fall(curve, lengths_words, exact_from(result.reference_curve(pair)), COMPARED[pair]),
         *(_dtype(pair_rows, dtype, verdicts.get(dtype)) for dtype in dict.fromkeys(frame_of(result)["dtype"])),
         *([_answers(pair_logits)] if len(logits) else []),
         *_route_differences(result),
         *_one_more_digit(result),
-        *_training(result, rows, trained),
+        *_training(result, rows),
     ]
 
 
@@ -297,9 +293,9 @@ def _one_more_digit(result: Collapse) -> list[str]:
     ]
 
 
-def _training(result: Collapse, rows: Frame, trained: Mapping[str, int] | None) -> list[str]:
+def _training(result: Collapse, rows: Frame) -> list[str]:
     """Whether these lengths were trained on."""
-    longest = None if rows.empty else longest_trained(result, trained)
+    longest = None if rows.empty else longest_trained(result)
     if longest is None:
         return []
     if int(rows["length"].max()) <= longest:
@@ -307,31 +303,6 @@ def _training(result: Collapse, rows: Frame, trained: Mapping[str, int] | None) 
     return [
         f"The model was trained on this prompt up to n = {longest}. Longer lengths say little about over-squashing."
     ]
-
-
-def precision_findings(result: Collapse) -> list[str]:
-    """Which formats hide the pair and over which lengths, and how near the nearest of the others is."""
-    verdicts, task = verdicts_at_y(result), task_of(result)
-    hidden = [f"{dtype} from {verdict.where}" for dtype, verdict in verdicts.items() if verdict.ranges]
-    measured = [verdict.lengths[-1] for verdict in verdicts.values() if verdict.lengths]
-    if hidden:
-        text = f"On {task} the pair is below the rounding noise of its difference in {', '.join(hidden)}."
-    else:
-        text = f"On {task} the pair is not hidden over a range of lengths in any of {len(measured)} precisions."
-    parts = [text, f"The lengths go up to n = {max(measured, default=0)}."]
-    undecided = [f"{dtype}: {verdict.words}" for dtype, verdict in verdicts.items() if verdict.kind == UNDECIDED]
-    parts += [f"{'; '.join(undecided)}."] if undecided else []
-    overflow = overflow_sentence(dtype for dtype, verdict in verdicts.items() if verdict.kind == OVERFLOWS)
-    parts += [overflow] if overflow else []
-    told_apart = [tail for tail in tails(result) if verdicts[tail.dtype].kind == TOLD_APART]
-    if told_apart:
-        nearest = min(told_apart, key=lambda tail: tail.margin)
-        parts.append(
-            f"{'Of the others' if len(told_apart) < len(measured) else 'Of them'} {nearest.dtype} comes nearest: over the last "
-            f"quarter of the lengths the float64 distance ({number(nearest.stored)}) is {number(nearest.margin)} times the "
-            "noise of the difference."
-        )
-    return [" ".join(parts)]
 
 
 # --- all prompts

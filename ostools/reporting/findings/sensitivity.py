@@ -25,8 +25,8 @@ from ostools.reporting.style.prompt import template_positions, template_share, t
 from ostools.reporting.style.theme import display_token
 from ostools.results import Frame, Row, frame_of
 
-LOOSE, TIGHT = 3.0, 1.0
-"""A bound 10^LOOSE too large in the median says nothing of the size; within 10^TIGHT it does."""
+LOOSE = 3.0
+"""A bound 10^LOOSE too large in the median says nothing of the size."""
 SHAPES = {
     "U-shape": "The middle of the prompt counts for less than both ends.",
     "rises at the end only": "The middle of the prompt counts for less than its end.",
@@ -37,18 +37,6 @@ SHAPES = {
 NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
 _NAMED = 5
 """Tokens near another choice of experts that a sentence names."""
-_FEWEST_RANKED = 3
-"""An order of fewer tokens says nothing."""
-_ORDERS = (
-    (0.9, "orders the tokens almost as {}"),
-    (0.6, "orders the tokens roughly as {}"),
-    (0.3, "orders the tokens only weakly as {}"),
-    (-0.3, "does not order the tokens as {}"),
-    (-math.inf, "orders the tokens against the {} order"),
-)
-"""Rank correlations from which on a shape is said to order the tokens so."""
-
-
 # --- sensitivity
 
 
@@ -78,7 +66,7 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
             )
     sentences += [*_block_findings(result), *_expert_findings(profiles, result)]
     certificate = certificate_headline(result)
-    return sentences if certificate is None else [*sentences, f"{certificate.verdict} {certificate.text}"]
+    return sentences if certificate is None else [*sentences, certificate.sentence]
 
 
 def _block_findings(result: Sensitivity) -> list[str]:
@@ -218,9 +206,19 @@ def shape_headline(result: Profile | None) -> Headline | None:
 def comparison_findings(result: Comparison) -> list[str]:
     """For each variant: whether it holds, how loose it is, whether its shape predicts the norms."""
     sentences = {"certified": _certified, "paper": _paper, "predicted": _predicted}
-    rows = result.summary.to_dict(orient="records")
-    tokens = int(frame_of(result)["position"].nunique())
-    return [sentences[str(row["kind"])](row, _below(frame_of(result), row), tokens) for row in rows]
+    frame = frame_of(result)
+    total = int(frame["position"].nunique())
+    return [
+        f"{sentences[str(row['kind'])](row, _below(frame, row), total)}."
+        for row in result.summary.to_dict(orient="records")
+    ]
+
+
+def _rank_words(row: Mapping[Any, Any], tokens: int) -> str:
+    """The rank correlation of a variant with the norms beside it, which an order of two tokens does not have."""
+    if tokens < 3 or math.isnan(row["spearman"]):
+        return "too few tokens, or equal ones, for an order"
+    return f"rank correlation with the {METHOD_KINDS[str(row['method'])]} norms: Spearman {row['spearman']:.2f}"
 
 
 def _below(frame: Frame, row: Mapping[Any, Any]) -> int:
@@ -251,43 +249,28 @@ def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
         "NO": f"IT DOES NOT HOLD, the {norm} is larger at {below} of {total} tokens (a certified bound that fails is a defect "
         "of this software or of the run, please report it)",
     }[whether_it_holds(row["holds"])]
-    size = "says nothing about how large the sensitivity is" if median >= LOOSE else "says little about the size"
-    if median < TIGHT:
-        size = "says something about the size"
     return (
         f"Certified bound `{row['variant']}` ({row['linearisation']} derivative, {NORMS[str(row['norm'])]}): {holds}; it is "
-        f"{factor(median)} times the {norm} in the median, {factor(worst)} times at worst, so it {size}; "
-        f"{_shape(row, total)}."
+        f"{factor(median)} times the {norm} in the median, {factor(worst)} times at worst{no_size(median)}; "
+        f"{_rank_words(row, total)}"
     )
 
 
 def _paper(row: Mapping[Any, Any], below: int, total: int) -> str:
     start = f"The paper's form `{row['variant']}` (not certified)"
-    median, shape = float(row["median_log10_looseness"]), f"{_shape(row, total)}; {row['words']}"
+    median = float(row["median_log10_looseness"])
     if math.isnan(median):
-        return f"{start} leaves its constant open, so only its shape can be compared: {shape}."
+        return f"{start} leaves its constant open, so only its order can be compared; {row['words']}"
     norm = f"the {_norm_words(row, ' '.join((row['linearisation'], NORMS[str(row['norm'])])))}"
     side = f"lies above {norm} at all {total} tokens here, which nothing guarantees"
     if below:
         side = f"lies below {norm} at {below} of {total} tokens, so it is not a bound here"
-    return f"{start} {side}; it is {factor(median)} times that norm in the median; {shape}."
+    return f"{start} {side}; it is {factor(median)} times that norm in the median; {row['words']}"
 
 
 def _predicted(row: Mapping[Any, Any], below: int, total: int) -> str:
-    """Attention, which has an order alone."""
     norm = _norm_words(row, " ".join((row["linearisation"], NORMS[str(row["norm"])])))
-    return f"The last token's mean attention beside the {norm}: {_shape(row, total)}."
-
-
-def _shape(row: Mapping[Any, Any], tokens: int) -> str:
-    """Whether the tokens are in the order of the norms beside the variant."""
-    if tokens < _FEWEST_RANKED:
-        return "too few tokens for a shape"
-    rank = float(row["spearman"])
-    if math.isnan(rank):
-        return "one of the two profiles is flat, so there is no order to compare"
-    words = next(words for least, words in _ORDERS if rank >= least).format(METHOD_KINDS[str(row["method"])])
-    return f"its shape {words} (Spearman {rank:.2f})"
+    return f"The last token's mean attention stands beside the {norm}; {_rank_words(row, total)}"
 
 
 def bounds_headline(result: Comparison) -> Headline | None:

@@ -106,8 +106,3 @@ def extent_of(shape: Shape, quick: bool = False) -> Extent:
     if quick:
         return QUICK
     return REDUCED if shape.n_layers * shape.block_parameters > LARGE else FULL
-
-
-def parameters_in_words(shape: Shape) -> str:
-    """How large a model is, as the reason for what it is measured with only by name."""
-    return f"the blocks have {shape.n_layers * shape.block_parameters / 1e6:,.0f} million parameters"

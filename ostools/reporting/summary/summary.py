@@ -25,7 +25,7 @@ def findings_section(measured: Measurements, present: Sequence[str]) -> Section:
 
     lines: list[Headline] = [linked(line) for line in headlines(measured)]
     fields: list[StripField] = [linked(field) for field in verdicts(measured)]
-    missing = _missing(measured, lines)
+    missing = _missing(measured)
     if not lines and measured.empty and measured.left_out:
         missing = ["Nothing could be measured. The reasons stand below."]
     elif not lines and not missing:
@@ -36,17 +36,15 @@ def findings_section(measured: Measurements, present: Sequence[str]) -> Section:
     return Section("findings", "Findings", "Findings", "", [part])
 
 
-def _missing(measured: Measurements, lines: Sequence[Headline]) -> list[str]:
-    """Requested headlines that are not there because something was refused, with the first reason."""
-    titles = {line.link for line in lines}
-    requested = set(measured.provenance.parameters.get("sections", ()))
+def _missing(measured: Measurements) -> list[str]:
+    """Sections whose headline is not there because something was refused, with the first reason."""
     sentences = []
-    for title in dict.fromkeys(title for section in SECTIONS.values() for title in section.headlines):
-        needed = [name for name, section in SECTIONS.items() if title in section.headlines]
-        reasons = [omission.reason for name in needed for omission in measured.left_out if omission.section == name]
-        if reasons and title not in titles and set(needed) & requested:
+    for name in measured.provenance.parameters.get("sections", ()):
+        reasons = [omission.reason for omission in measured.left_out if omission.section == name]
+        section = SECTIONS[name]
+        if reasons and section.verdict is not None and not any(section.headlines(measured)):
             more = f" ({len(reasons) - 1} more below)" if len(reasons) > 1 else ""
-            sentences.append(f"There is no finding on {title.lower()}. The reason: {reasons[0]}{more}.")
+            sentences.append(f"There is no finding on {section.nav.lower()}. The reason: {reasons[0]}{more}.")
     return sentences
 
 
@@ -55,25 +53,19 @@ def verdicts(measured: Measurements) -> list[StripField]:
     tried = {*measured.provenance.parameters.get("sections", ())} - {
         omission.section for omission in measured.left_out if "--section" in omission.reason
     }
-    fields = []
-    for name, section in SECTIONS.items():
-        if (question := section.verdict) is not None:
-            state, rule = question.state(measured), question.rule
-            if state == UNTESTED and name not in tried:
-                rule = f"{rule} `ostools report --section {name}` tests it"
-            fields.append(StripField(question.name, state, rule, name, question.good_if_found))
-    return fields
+    fields = [section.verdict(measured) for section in SECTIONS.values() if section.verdict is not None]
+    return [
+        replace(field, rule=f"{field.rule} `ostools report --section {field.section}` tests it")
+        if field.state == UNTESTED and field.section not in tried
+        else field
+        for field in fields
+    ]
 
 
 def headlines(measured: Measurements) -> list[Headline]:
     """A headline for each question whose data exist, in the report's order; the first that found something leads."""
-    builders = dict.fromkeys(builder for section in SECTIONS.values() for builder in section.headlines.values())
+    builders = dict.fromkeys(section.headlines for section in SECTIONS.values())
     lines = [line for builder in builders for line in builder(measured) if line is not None]
-    lead = next((line for line in lines if _has_found(measured, line)), None)
+    found = [field.section for field in verdicts(measured) if field.state == FOUND]
+    lead = next((line for line in lines if line.section in found), None)
     return sorted(lines, key=lambda line: line is not lead)
-
-
-def _has_found(measured: Measurements, line: Headline) -> bool:
-    """Whether the verdict of the headline's section is that it found something."""
-    section = SECTIONS.get(line.section)
-    return section is not None and section.verdict is not None and section.verdict.state(measured) == FOUND

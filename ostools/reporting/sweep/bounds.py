@@ -35,8 +35,7 @@ def bounds_part(cells: Cells, result: Bounds, name: str) -> Part:
     more = f" ({len(reasons) - 1} more)" if len(reasons) > 1 else ""
     notes = [f"Not compared: {reasons[0]}{more}"] if reasons else []
     notes += [NOT_MEASURED] if cells.sweep.rows("sensitivity").empty else []
-    all_compared = [comparison for _, _, comparison in comparisons]
-    tables = [_verdicts(all_compared, cells.value("task"))] if comparisons else []
+    tables = [_over_prompts([comparison for *_, comparison in comparisons], cells.value("task"))] if comparisons else []
     try:
         require_finite(cells.rows, ["value"])
     except InputError as error:
@@ -47,18 +46,18 @@ def bounds_part(cells: Cells, result: Bounds, name: str) -> Part:
         if int(rows["length"].iloc[0]) == length:
             part = sensitivity_block(norms, comparison, name)
             figure = part.figure and replace(part.figure, caption=f"{part.figure.caption}, {title}")
-            sentences = [_on_all(all_compared), *(f"On the {title}: {sentence}" for sentence in part.findings)]
+            sentences = [_on_all(comparisons), *(f"On the {title}: {sentence}" for sentence in part.findings)]
             tables, notes = [*tables, *part.tables], [*part.notes, *notes]
             return replace(part, figure=figure, findings=sentences, tables=tables, notes=notes)
     rows = cells.rows[cells.rows["length"] == length]
     rows = rows[rows["seed"] == rows["seed"].min()].reset_index(drop=True)
-    longest, caption = Bounds(rows, _prompt_provenance(cells.sweep, rows)), f"Path sums of Theorem 5.1, {title}"
-    return block(longest, name, caption, [], tables=tables, notes=notes)
+    longest = Bounds(rows, _prompt_provenance(cells.sweep, rows))
+    return block(longest, name, f"Path sums of Theorem 5.1, {title}", [], tables=tables, notes=notes)
 
 
-def _on_all(comparisons: Sequence[Comparison]) -> str:
+def _on_all(comparisons: Sequence[tuple[Frame, Sensitivity, Comparison]]) -> str:
     """Number of prompts on which a certified bound fails, or is not decided."""
-    tables = [comparison.summary for comparison in comparisons]
+    tables = [comparison.summary for *_, comparison in comparisons]
     verdicts = [table.loc[table["kind"] == "certified", "holds"] for table in tables]
     if not any(map(len, verdicts)):
         return "No certified bound was computed on these prompts."
@@ -114,22 +113,19 @@ def _prompt_provenance(sweep: Reading, rows: Frame) -> Provenance:
     return replace(provenance_of(sweep, rows, *names), token_ids=ids, edits=())
 
 
-def _verdicts(comparisons: Sequence[Comparison], task: str) -> Table:
+def _over_prompts(comparisons: Sequence[Comparison], task: str) -> Table:
     """A row for each variant: on how many prompts it holds, how loose it is, whether its shape predicts."""
     rows = pd.concat([comparison.summary for comparison in comparisons], ignore_index=True)
-    records = [
-        {"variant": variant, "kind": kind, "beside": f"{name}, {NORMS.get(norm, norm)}", "rows": group}
-        for (variant, kind, name, norm), group in groups(rows, "variant", "kind", "linearisation", "norm")
-    ]
     columns: dict[str, Any] = {
-        "variant": "variant",
-        "kind": lambda row: KINDS[row["kind"]],
-        "stands beside": "beside",
-        "holds on": lambda row: _holds(row["rows"]["holds"]) if row["kind"] == "certified" else "no claim",
-        "median log10 ratio": lambda row: _median(row["rows"]["median_log10_looseness"]),
-        "median Spearman": lambda row: _median(row["rows"]["spearman"]),
+        "variant": lambda group: group[0][0],
+        "kind": lambda group: KINDS[group[0][1]],
+        "stands beside": lambda group: f"{group[0][2]}, {NORMS[group[0][3]]}",
+        "holds on": lambda group: _holds(group[1]["holds"]) if group[0][1] == "certified" else "no claim",
+        "median log10 ratio": lambda group: f"{group[1]['median_log10_looseness'].astype(float).median():.2f}",
+        "median Spearman": lambda group: f"{group[1]['spearman'].astype(float).median():.2f}",
     }
-    return table_from(f"Against the measured norms, {task}: over prompts (lengths and seeds)", records, columns)
+    caption = f"Against the measured norms, {task}: over prompts (lengths and seeds)"
+    return table_from(caption, groups(rows, "variant", "kind", "linearisation", "norm"), columns)
 
 
 def _holds(column: Any) -> str:
@@ -137,8 +133,3 @@ def _holds(column: Any) -> str:
     decided = column.dropna().astype(bool)
     undecided = len(column) - len(decided)
     return f"{int(decided.sum())} of {len(decided)} prompts" + (f", {undecided} undecided" if undecided else "")
-
-
-def _median(values: Any) -> str:
-    known_values = values.dropna().astype(float)
-    return "–" if known_values.empty else f"{float(np.median(known_values)):.2f}"

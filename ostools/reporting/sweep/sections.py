@@ -1,4 +1,4 @@
-"""The sections of a sweep's page: a block for each stored result. A measurement that `LOOKS` does not know has its chart."""
+"""The sections of a sweep's page: a block for each stored result, its chart, sentences and tables."""
 
 from __future__ import annotations
 
@@ -8,20 +8,13 @@ from typing import Any
 
 from ostools.ground.errors import InputError
 from ostools.ground.names import known_norm
-from ostools.ground.words import runs
 from ostools.measure import Collapse, Sensitivity
 from ostools.reporting.findings.collapse import verdicts_at_y
 from ostools.reporting.page.section import Part, Section, Table
 from ostools.reporting.sections.answers import EVALUATE, evaluation_block
-from ostools.reporting.sections.blocks import block
+from ostools.reporting.sections.blocks import block, in_detail
 from ostools.reporting.sections.collapse import COLLAPSE, collapse_block
-from ostools.reporting.sections.probes import (
-    FAILURE_STAGE,
-    failure_stage_block,
-    intervention_block,
-    probe_block,
-)
-from ostools.reporting.sections.records import ReportSection
+from ostools.reporting.sections.probes import FAILURE_STAGE
 from ostools.reporting.sections.sensitivity import sensitivity_block
 from ostools.reporting.sweep.bounds import bounds_part
 from ostools.reporting.sweep.cells import Cells, cells_of, require_finite
@@ -34,37 +27,38 @@ MOST_BLOCKS = 24
 """The most results of a measurement that are drawn."""
 _DECODED = (
     "How often linear probes of the last token say the right answer, at every place. A probe is tested on sequences that it "
-    "was not trained on. Other sequences of the same lengths, lengths between and longer ones are three tests. Beside them "
-    "stand the same probes with shuffled labels and, where it was asked for, on the same architecture with random weights."
+    "was not trained on. Beside it stand the same probes with shuffled labels and on the same architecture with random weights."
 )
 _READ = (
-    "A representation is moved so that the probe there says the next answer. By how much does the answer of the output move? A "
-    "number is of all lengths of a cell together."
+    "A representation is moved so that the probe there says the next answer. By how much does the output's answer move?"
 )
 _PROFILES = (
     "How much of each token v is left in the last token's representation y: norms of the derivative ∂y/∂v. “full” is the real "
-    "derivative; “frozen” holds attention patterns and norm scales, as the theorem assumes. Drawn is the longest prompt of "
-    "each condition, with its least seed."
+    "derivative; “frozen” holds attention patterns and norm scales, as the theorem assumes."
 )
+_LONGEST = "Drawn is the longest prompt of each condition, with its least seed."
 _PATHS = (
     "Theorem 5.1's sums over paths. A certified bound is one of the operator norm of the derivative that stands beside it. The "
-    "paper's forms are not bounds. Drawn is the longest prompt of each condition."
+    f"paper's forms are not bounds. {_LONGEST}"
 )
+
+
+def _result_block(cells: Cells, result: Any, name: str) -> Part:
+    return block(result, name, cells.title, result.findings(), has_words=True, more=[in_detail(result)])
 
 
 @dataclass(frozen=True)
 class Look:
-    """How the results of a measurement are shown.
+    """How the results of a measurement are shown; the fields say it of one that `LOOKS` does not know.
 
-    show: the block of a result. by: the columns that tell results apart, beside model and task.
-    cells_of_table: cells in a table of all results, by header. longest: the longest prompts alone have a block.
+    by: the columns that tell results apart, beside model and task. show: the block of a result. cells_of_table: cells in a
+    table of all results, by header. longest: the longest prompts alone have a block.
     """
 
     title: str
-    nav: str
-    lead: str
-    show: Callable[[Cells, Any, str], Part]
-    by: tuple[str, ...]
+    lead: str = ""
+    by: tuple[str, ...] = ("dtype", "mitigation", "seed")
+    show: Callable[[Cells, Any, str], Part] = _result_block
     cells_of_table: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
     longest: bool = False
 
@@ -81,8 +75,8 @@ def sections_of(sweep: Reading) -> Iterator[Section]:
 
 def section_of(sweep: Reading, measurement: Measurement) -> Iterator[Section]:
     """The section of a measurement; none where nothing was measured."""
-    name, title = measurement.name, measurement.name.replace("-", " ").capitalize()
-    look = LOOKS.get(name) or Look(title, title, "", _chart, ("dtype", "mitigation", "seed"))
+    name, nav = measurement.name, measurement.name.replace("-", " ").capitalize()
+    look = LOOKS.get(name) or Look(nav)
     results = list(cells_of(sweep, name, look.by))
     parts, rows = [], []
     for cells in results:
@@ -92,11 +86,11 @@ def section_of(sweep: Reading, measurement: Measurement) -> Iterator[Section]:
         rows += [] if row is None else [row]
     notes = [f"Drawn are {len(parts)} of {len(results)} results."] if len(parts) < len(results) else []
     columns = ["model", "task", *look.by, "options", *look.cells_of_table]
-    tables = [Table(f"{look.nav}: every result", columns, rows)] if look.cells_of_table and rows else []
+    tables = [Table(f"{nav}: every result", columns, rows)] if look.cells_of_table and rows else []
     if tables or notes:
         parts.insert(0, Part(tables=tables, notes=notes))
     if parts:
-        yield Section(name, look.title, look.nav, look.lead, parts)
+        yield Section(name, look.title, nav, look.lead, parts)
 
 
 def _part_and_row(
@@ -120,15 +114,6 @@ def _part_and_row(
     return replace(part, title=cells.title, figure=figure), row
 
 
-def _chart(cells: Cells, result: Any, name: str) -> Part:
-    return block(result, name, cells.title, [])
-
-
-def _intervention(cells: Cells, result: Any, name: str) -> Part:
-    lengths = runs([*map(int, cells.value("over_lengths").split(", "))])
-    return intervention_block(result, name, notes=[f"Over the lengths {lengths}."])
-
-
 def _profile(cells: Cells, result: Sensitivity, name: str) -> Part:
     require_finite(cells.rows, [f"{known_norm(cells.rows['method'])}_norm"])
     return sensitivity_block(result, None, name)
@@ -141,36 +126,35 @@ def _hidden(result: Collapse) -> str:
     return "; ".join(f"{dtype}: {verdict.where}" for dtype, verdict in verdicts_at_y(result).items())
 
 
-def _only(show: Callable[..., Part]) -> Callable[[Cells, Any, str], Part]:
-    return lambda cells, result, name: show(result, name)
-
-
-def _look_of(section: ReportSection, show: Callable[..., Part], by: tuple[str, ...], cells: Any = None) -> Look:
-    """The look of a measurement that the report of a model has a section on."""
-    return Look(section.title, section.nav, section.lead, _only(show), by, cells or {})
-
-
 _ANSWER_CELLS: dict[str, Callable[[Any], str]] = {
     "right": lambda result: " of ".join(str(int(result.summary[name].sum())) for name in ("right", "asked")),
     "answers it changed nothing of": lambda result: str(int(frame_of(result)["status"].eq("inactive").sum())),
 }
-_HIDDEN = {"the pair at y is hidden from n (–: no range)": _hidden}
-_OF_DRAWN = ("mitigation", "seed")
-_OF_DTYPES = ("dtype", "mitigation")
 LOOKS: dict[str, Look] = {
-    "evaluate": _look_of(EVALUATE, evaluation_block, _OF_DTYPES[::-1], _ANSWER_CELLS),
-    "failure-stage": _look_of(FAILURE_STAGE, failure_stage_block, ("seed",)),
-    "probe": Look("What do probes decode?", "Decoded", _DECODED, _only(probe_block), _OF_DRAWN),
-    "probe-intervention": Look("Is it read?", "Read out", _READ, _intervention, _OF_DRAWN),
-    "collapse": _look_of(COLLAPSE, collapse_block, ("mitigation",), _HIDDEN),
+    "evaluate": Look(
+        EVALUATE.title,
+        EVALUATE.lead,
+        ("mitigation", "dtype"),
+        lambda cells, result, name: evaluation_block(result, name),
+        _ANSWER_CELLS,
+    ),
+    "failure-stage": Look(FAILURE_STAGE.title, FAILURE_STAGE.lead, ("seed",)),
+    "probe": Look("What do probes decode?", _DECODED, ("mitigation", "seed")),
+    "probe-intervention": Look("Is it read?", _READ, ("mitigation", "seed")),
+    "collapse": Look(
+        COLLAPSE.title,
+        COLLAPSE.lead,
+        ("mitigation",),
+        lambda cells, result, name: collapse_block(result, name),
+        {"the pair at y is hidden from n (–: no range)": _hidden},
+    ),
     "sensitivity": Look(
         "Sensitivity (Section 5)",
-        "Sensitivity",
-        _PROFILES,
-        _profile,
+        f"{_PROFILES} {_LONGEST}",
         ("dtype", "mitigation", "seed", "length"),
+        _profile,
         longest=True,
     ),
-    "bounds": Look("Bounds and forms (Theorem 5.1)", "Bounds", _PATHS, bounds_part, _OF_DTYPES),
+    "bounds": Look("Bounds and forms (Theorem 5.1)", _PATHS, ("dtype", "mitigation"), bounds_part),
 }
 """In the order of the page."""
