@@ -42,8 +42,12 @@ def evaluation_notes(result: Evaluation) -> list[str]:
         temperature = settings["temperature"]
         prompts += "greedy" if temperature == 0 else f"drawn at temperature {temperature:g}"
         prompts += f", {_ELICITED[settings['elicitation']]}"
-    notes = [f"{prompts}. {_intervals(summary)}", *unanswered(result)]
-    notes += _unread_notes(summary, settings["max_new_tokens"]) + _by_content(summary)
+    intervals = "Nothing was drawn, so there is no interval."
+    if kinds := set(summary["interval_of"]) - {NOT_SAMPLED}:
+        intervals = (
+            f"Intervals: Wilson's, 95%, over {'prompts' if PROMPTS in kinds else 'the samples of the one prompt'}."
+        )
+    notes = [f"{prompts}. {intervals}", *unanswered(result), *_unread_notes(summary, settings["max_new_tokens"])]
     likely = float(frame.drop_duplicates(["length", "seed"])["log_probability"].mean())
     if math.isfinite(likely):
         notes.append(f"The right line has a log probability of {likely:.3g} nats in the mean over prompts.")
@@ -59,27 +63,19 @@ def evaluation_notes(result: Evaluation) -> list[str]:
 
 
 def _unread_notes(summary: Frame, limit: int | None) -> list[str]:
+    """How many texts hold no answer line, and the content reading where it differs from the strict one."""
     words = {
         "something_else": "wrote something that is not an answer",
         "cut_off": f"cut off {'by the server' if limit is None else f'at {limit} tokens'} before an answer",
     }
     parts = [f"{count} {text}" for name, text in words.items() if (count := int(summary[name].sum()))]
-    return [f"{', '.join(parts)}. These do not count as right, and their error cannot be measured."] if parts else []
-
-
-def _by_content(summary: Frame) -> list[str]:
-    """The content reading, where it differs from the strict one."""
+    text = f"{', '.join(parts)}. These do not count as right, and their error cannot be measured."
+    notes = [text] if parts else []
     strict, right, read = (int(summary[name].sum()) for name in ("right", "content_right", "content_read"))
-    if (right, read) == (strict, strict + int(summary["wrong"].sum())):
-        return []
-    return [f"By their content, in whatever words, {read} answers assert a value, and {right} of them the right one."]
-
-
-def _intervals(summary: Frame) -> str:
-    kinds = set(summary["interval_of"]) - {NOT_SAMPLED}
-    if not kinds:
-        return "Nothing was drawn, so there is no interval."
-    return f"Intervals: Wilson's, 95%, over {'prompts' if PROMPTS in kinds else 'the samples of the one prompt'}."
+    if (right, read) != (strict, strict + int(summary["wrong"].sum())):
+        values = f"{read} answers assert a value, and {right} of them the right one"
+        notes.append(f"By their content, in whatever words, {values}.")
+    return notes
 
 
 def unread_texts(result: Evaluation) -> list[str]:

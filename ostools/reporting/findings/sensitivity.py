@@ -35,6 +35,9 @@ SHAPES = {
     "no shape shown": "The test does not show that any part of the prompt counts for less.",
 }
 NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
+_DEFECT = "A certified bound that fails is a defect of this software or of the run: please report it"
+_FEWEST_RANKED = 3
+"""An order of fewer tokens says nothing."""
 _NAMED = 5
 """Tokens near another choice of experts that a sentence names."""
 # --- sensitivity
@@ -205,20 +208,38 @@ def shape_headline(result: Profile | None) -> Headline | None:
 
 def comparison_findings(result: Comparison) -> list[str]:
     """For each variant: whether it holds, how loose it is, whether its shape predicts the norms."""
-    sentences = {"certified": _certified, "paper": _paper, "predicted": _predicted}
     frame = frame_of(result)
-    total = int(frame["position"].nunique())
-    return [
-        f"{sentences[str(row['kind'])](row, _below(frame, row), total)}."
-        for row in result.summary.to_dict(orient="records")
-    ]
+    return [f"{_variant_words(row, frame)}." for row in result.summary.to_dict(orient="records")]
 
 
-def _rank_words(row: Mapping[Any, Any], tokens: int) -> str:
-    """The rank correlation of a variant with the norms beside it, which an order of two tokens does not have."""
-    if tokens < 3 or math.isnan(row["spearman"]):
-        return "too few tokens, or equal ones, for an order"
-    return f"rank correlation with the {METHOD_KINDS[str(row['method'])]} norms: Spearman {row['spearman']:.2f}"
+def _variant_words(row: Mapping[Any, Any], frame: Frame) -> str:
+    total, below = int(frame["position"].nunique()), _below(frame, row)
+    norm_name, variant = NORMS[str(row["norm"])], f"`{row['variant']}`"
+    norm, full_norm = _norm_words(row), _norm_words(row, f"{row['linearisation']} {norm_name}")
+    median, worst = float(row["median_log10_looseness"]), float(row["max_log10_looseness"])
+    has_order = total >= _FEWEST_RANKED and not math.isnan(row["spearman"])
+    kind = METHOD_KINDS[str(row["method"])]
+    rank = "too few tokens, or equal ones, for an order"
+    rank = f"rank correlation with the {kind} norms: Spearman {row['spearman']:.2f}" if has_order else rank
+    if row["kind"] == "predicted":
+        return f"The last token's mean attention stands beside the {full_norm}; {rank}"
+    if row["kind"] == "certified":
+        holds = {
+            "yes": f"it holds at all {total} tokens",
+            "undecided": "the intervals of the estimate do not decide whether it holds",
+            "NO": f"IT DOES NOT HOLD, the {norm} is larger at {below} of {total} tokens ({_DEFECT})",
+        }[whether_it_holds(row["holds"])]
+        return (
+            f"Certified bound {variant} ({row['linearisation']} derivative, {norm_name}): {holds}; it is "
+            f"{factor(median)} times the {norm} in the median, {factor(worst)} times at worst{no_size(median)}; {rank}"
+        )
+    form = f"The paper's form {variant} (not certified)"
+    if math.isnan(median):
+        return f"{form} leaves its constant open, so only its order can be compared; {row['words']}"
+    side = f"lies above the {full_norm} at all {total} tokens here, which nothing guarantees"
+    if below:
+        side = f"lies below the {full_norm} at {below} of {total} tokens, so it is not a bound here"
+    return f"{form} {side}; it is {factor(median)} times that norm in the median; {row['words']}"
 
 
 def _below(frame: Frame, row: Mapping[Any, Any]) -> int:
@@ -238,39 +259,6 @@ def _norm_words(row: Mapping[Any, Any], words: str = "norm") -> str:
     """The norm beside a variant; of an operator norm, an estimate gives the lower end."""
     text = f"{METHOD_KINDS[str(row['method'])]} {words}"
     return f"lower end of the {text}" if row["method"] != "exact" and row["norm"] == "operator" else text
-
-
-def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
-    median, worst = float(row["median_log10_looseness"]), float(row["max_log10_looseness"])
-    norm = _norm_words(row)
-    holds = {
-        "yes": f"it holds at all {total} tokens",
-        "undecided": "the intervals of the estimate do not decide whether it holds",
-        "NO": f"IT DOES NOT HOLD, the {norm} is larger at {below} of {total} tokens (a certified bound that fails is a defect "
-        "of this software or of the run, please report it)",
-    }[whether_it_holds(row["holds"])]
-    return (
-        f"Certified bound `{row['variant']}` ({row['linearisation']} derivative, {NORMS[str(row['norm'])]}): {holds}; it is "
-        f"{factor(median)} times the {norm} in the median, {factor(worst)} times at worst{no_size(median)}; "
-        f"{_rank_words(row, total)}"
-    )
-
-
-def _paper(row: Mapping[Any, Any], below: int, total: int) -> str:
-    start = f"The paper's form `{row['variant']}` (not certified)"
-    median = float(row["median_log10_looseness"])
-    if math.isnan(median):
-        return f"{start} leaves its constant open, so only its order can be compared; {row['words']}"
-    norm = f"the {_norm_words(row, ' '.join((row['linearisation'], NORMS[str(row['norm'])])))}"
-    side = f"lies above {norm} at all {total} tokens here, which nothing guarantees"
-    if below:
-        side = f"lies below {norm} at {below} of {total} tokens, so it is not a bound here"
-    return f"{start} {side}; it is {factor(median)} times that norm in the median; {row['words']}"
-
-
-def _predicted(row: Mapping[Any, Any], below: int, total: int) -> str:
-    norm = _norm_words(row, " ".join((row["linearisation"], NORMS[str(row["norm"])])))
-    return f"The last token's mean attention stands beside the {norm}; {_rank_words(row, total)}"
 
 
 def bounds_headline(result: Comparison) -> Headline | None:
@@ -298,7 +286,7 @@ def bounds_headline(result: Comparison) -> Headline | None:
         "derivative."
     )
     if broken:
-        text += " A certified bound that fails is a defect of this software or of the run: please report it."
+        text += f" {_DEFECT}."
     return Headline(state, text, "sensitivity", "Bounds")
 
 
