@@ -13,11 +13,11 @@ import pytest
 from ostools.measure import Collapse
 from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, TOLD_APART, UNDECIDED
 from ostools.reporting.charts.collapse import collapse_chart
-from ostools.reporting.findings.collapse import collapse_findings, precision_findings, verdicts_at_y
+from ostools.reporting.findings.collapse import collapse_findings, verdicts_at_y
 from ostools.reporting.page.section import Part, Section
+from ostools.reporting.report.summary import verdicts
 from ostools.reporting.sections.collapse import COLLAPSE, PRECISION, collapse_headline
 from ostools.reporting.sections.records import Measurements
-from ostools.reporting.summary.summary import verdicts
 from tests.reporting.charts.test_charts import svg_of
 from tests.reporting.made import made_collapse
 from tests.sets import quick
@@ -69,7 +69,6 @@ def told(result: Collapse) -> dict[str, str]:
     texts = {
         "headline": f"{headline.verdict} {headline.text}",
         "findings": " ".join(collapse_findings(result)),
-        "findings of precisions": " ".join(precision_findings(result)),
         "command": " ".join(result.findings()),
         "section on precision": " | ".join(words_of(PRECISION.section(found))),
     }
@@ -121,5 +120,4 @@ def test_where_nothing_was_measured_nothing_is_claimed() -> None:
     assert headline.text.startswith("float16 overflows on this model: not measured. `ostools collapse --dtype ")
     found = Measurements(result.provenance, "", (), collapses=[result])
     assert verdicts(found)[0].state == STRIP[OVERFLOWS]
-    for text in (*precision_findings(result), *collapse_findings(result)):
-        assert not spans_in(text)
+    assert not any(map(spans_in, collapse_findings(result)))

@@ -43,24 +43,10 @@ def tiny() -> TransformerBridge:
     return tiny_model("llama", seed=1, **SMALL)
 
 
-class Told:
-    """What a run said: which parts it measured, and the rest."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def __call__(self, line: str) -> None:
-        self.lines.append(line)
-
-    @property
-    def measured(self) -> list[str]:
-        return [line.removeprefix("measuring ") for line in self.lines if line.startswith("measuring ")]
-
-
-def reproduced(model: TransformerBridge, out: Path, figures: Any = (2, 9), **arguments: Any) -> tuple[Any, Told]:
-    told = Told()
-    found = ost.reproduce(model, figures, out=out, arguments=SHORT | arguments, say=told)
-    return found, told
+def reproduced(model: TransformerBridge, out: Path, figures: Any = (2, 9), **arguments: Any) -> tuple[Any, list[str]]:
+    """A reproduction, and what it said."""
+    told: list[str] = []
+    return ost.reproduce(model, figures, out=out, arguments=SHORT | arguments, say=told.append), told
 
 
 # --- What is stored comes back as it was
@@ -101,17 +87,17 @@ def assert_same(found: Any, wanted: Any) -> None:
 @pytest.mark.slow
 def test_what_is_there_is_not_measured_again_and_what_changed_is(tmp_path: Path, tiny: TransformerBridge) -> None:
     first, told = reproduced(tiny, tmp_path / "out")
-    assert told.measured == ["figure-2", "figure-9"]
+    assert told == ["measuring figure-2", "measuring figure-9"]
     again, told = reproduced(tiny, tmp_path / "out")
-    assert told.lines == []
+    assert told == []
     assert_frame_equal(again.frame, first.frame)
     assert again.seconds == first.seconds
-    _, told = reproduced(tiny, tmp_path / "out", **{"figure-2": {"lengths": "2,4"}})
-    assert told.measured == ["figure-2"]
-    other = tiny_model("llama", seed=2, **SMALL)
-    found, told = reproduced(other, tmp_path / "out", **{"figure-2": {"lengths": "2,4"}})
-    assert told.measured == ["figure-2"]  # Figure 9 knows no model
-    assert "other arguments or other code" in told.lines[0]
+    longer = {"figure-2": {"lengths": "2,4"}}
+    _, told = reproduced(tiny, tmp_path / "out", **longer)
+    assert told[-1] == "measuring figure-2"
+    found, told = reproduced(tiny_model("llama", seed=2, **SMALL), tmp_path / "out", **longer)
+    assert told[1:] == ["measuring figure-2"]  # Figure 9 knows no model
+    assert "other arguments or other code" in told[0]
     assert found.provenance.model["weight_hash"] != first.provenance.model["weight_hash"]
 
 
@@ -139,13 +125,13 @@ def _other_form(file: Path) -> None:
     ],
 )
 def test_a_broken_part_is_not_there(tmp_path: Path, name: str, spoil: Callable[[Path], None]) -> None:
-    told = Told()
-    store = Parts(tmp_path, told)
+    told: list[str] = []
+    store = Parts(tmp_path, told.append)
     store.keep("part", "key", {"one": EVERY["Figure9"]()}, 1.0)
     assert store.results("part", "key") is not None
     spoil(tmp_path / name)
     assert store.results("part", "key") is None
-    assert len(told.lines) == (name != "part.json" or spoil is not Path.unlink)
+    assert len(told) == (name != "part.json" or spoil is not Path.unlink)
 
 
 @pytest.mark.slow
@@ -161,7 +147,7 @@ def test_a_part_that_was_cut_off_keeps_the_others(
         reproduced(tiny, tmp_path)
     monkeypatch.setitem(PARTS, "figure-9", whole)
     _, told = reproduced(tiny, tmp_path)
-    assert told.measured == ["figure-9"]
+    assert told == ["measuring figure-9"]
 
 
 def test_a_directory_of_others_is_left_alone(tmp_path: Path, tiny: TransformerBridge) -> None:
@@ -183,25 +169,22 @@ def test_one_runner_at_a_time(tmp_path: Path, tiny: TransformerBridge) -> None:
 
 
 def test_what_cannot_be_measured_leaves_its_claims_untested_with_the_reason(tmp_path: Path) -> None:
+    """The name of the model is hostile, and stays text."""
     sizes: dict[str, Any] = SMALL | {"context": 64}
-    short = tiny_model("llama", seed=1, **sizes)
+    short = tiny_model("llama", seed=1, fresh=True, **sizes)
+    short.cfg.model_name = "<img src=x onerror=alert(1)>"
     found, told = reproduced(short, tmp_path)
     frame: Any = found.frame
     mine = frame[frame["parts"] == "figure-2"]
     assert set(mine["outcome"]) == {UNTESTED}
     assert all("context" in text for text in mine["measured"])
     assert list(found.refused) == ["figure-2"]
-    assert any(line.startswith("figure-2: ") for line in told.lines)
-    page = html.unescape(found.page.read_text(encoding="utf-8"))
+    assert any(line.startswith("figure-2: ") for line in told)
+    text = found.page.read_text(encoding="utf-8")
+    assert "<img src=x" not in text
+    page = html.unescape(text)
     assert "Parts that could not be measured, and why" in page
     assert found.refused["figure-2"] in page
-
-
-def test_words_of_a_model_are_text_on_the_page(tmp_path: Path) -> None:
-    model = tiny_model("llama", seed=3, fresh=True, **SMALL)
-    model.cfg.model_name = "<img src=x onerror=alert(1)>"
-    found, _ = reproduced(model, tmp_path, 9)
-    assert "<img src=x" not in found.page.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -221,12 +204,8 @@ def test_the_page_and_the_table_have_each_claim_with_its_rule_and_outcome(
     for row in rows[rows["parts"] != ""].to_dict("records"):
         assert row["rule"] in page
     assert page.count("<figure id=") == 3  # the claims, Figure 2 and Figure 9
-    assert f"ostools reproduce --model {rows_model(found)} --figures 2,9" in page
+    assert f"ostools reproduce --model {found.provenance.model['name']} --figures 2,9" in page
     assert sum(found.outcomes.values()) == len(rows)
-
-
-def rows_model(found: Any) -> str:
-    return str(found.provenance.model["name"])
 
 
 # --- The recipe
@@ -250,9 +229,7 @@ def test_the_papers_recipe_is_read_and_names_every_part_with_all_its_arguments()
         ("modle: x", "modle"),
         ("- 1", "expected the keys"),
         ("parts: {figure-1: {}}", "unknown part 'figure-1'"),
-        ("parts: {figure-2: {lengths: no}}", "figure-2: lengths"),
         ("parts: {figure-9: {seeds: -1}}", "whole number"),
-        ("parts: {figure-9: 3}", "figure-9"),
     ],
 )
 def test_a_recipe_that_cannot_be_is_refused_in_words(tmp_path: Path, text: str, words: str) -> None:
@@ -336,9 +313,9 @@ def test_all_of_the_paper_on_a_tiny_model(tmp_path: Path) -> None:
         "counting": {"lengths": "1:6", "dtypes": ["bfloat16"]},
         "remedies": {"lengths": "4:8", "seeds": 1},
     }
-    told = Told()
-    found = ost.reproduce(model, out=tmp_path, arguments=little, say=told)
-    assert told.measured == list(PARTS)
+    told: list[str] = []
+    found = ost.reproduce(model, out=tmp_path, arguments=little, say=told.append)
+    assert told == [f"measuring {name}" for name in PARTS]
     assert found.refused == {}
     frame: Any = found.frame
     assert list(frame["claim"]) == [claim.id for claim in CLAIMS]
@@ -351,7 +328,7 @@ def test_all_of_the_paper_on_a_tiny_model(tmp_path: Path) -> None:
     for name in PARTS:
         assert page.count(f'<section id="{name}"') == 1
     assert np.isfinite(list(found.seconds.values())).all()
-    again = Told()
-    same = ost.reproduce(model, out=tmp_path, arguments=little, say=again)
-    assert again.lines == []
+    told.clear()
+    same = ost.reproduce(model, out=tmp_path, arguments=little, say=told.append)
+    assert told == []
     assert_frame_equal(same.frame, frame)

@@ -19,7 +19,6 @@ from ostools.runs import run as run_sweep
 from ostools.runs import sweep_of
 from ostools.runs.cell_file import file_of
 from ostools.runs.cells import KeyedCell
-from ostools.runs.reading import read
 from ostools.runs.store import Store
 from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse
 
@@ -72,30 +71,8 @@ def test_a_whole_sweep_has_a_section_a_measurement_and_says_that_it_is_complete(
     assert "ostools report --run" in page
 
 
-def test_the_first_screen_compares_the_mitigations_by_the_rules_of_any_report(page: str, sweep: Path) -> None:
-    first = page.partition('<section id="findings"')[2].partition("</section>")[0]
-    evaluation, collapse = (read(sweep).rows(name) for name in ("evaluate", "collapse"))
-    model = str(evaluation["model"].iloc[0])
-    for mitigation in ("none", "sliding-window:window=4,sinks=1"):
-        title = f"<h3>{model}, {'no mitigation' if mitigation == 'none' else mitigation}</h3>"
-        part = first.partition(title)[2].partition("<h3>")[0]
-        assert part.count("is the pair closer than the rounding noise") == 1
-        assert part.count("does the model err on a task?") == 2  # options are not pooled
-        for _, rows in evaluation[evaluation["mitigation"] == mitigation].groupby("options"):
-            right, asked = int(rows["correct"].sum()), int(rows["correct"].notna().sum())
-            # What was cut off is neither right nor wrong, here as in a report.
-            read_any = bool(rows["kind"].eq("answered").any())
-            told = f"The model answers {right} of {asked} prompts of copy-last right."
-            assert (
-                told if read_any else f"None of {asked} texts holds an answer in the form that copy-last asks for."
-            ) in part
-        assert "Wrong answers (samples 1, temperature 0.0)" in part
-        assert "Wrong answers (samples 2, temperature 1.0)" in part
-        assert len(collapse[collapse["mitigation"] == mitigation])
-
-
 def test_cells_of_several_options_are_never_pooled(page: str, sweep: Path) -> None:
-    rows = tables(page, "Evaluation: every result")
+    rows = tables(page, "Evaluate: every result")
     assert sorted(row[5].split(" of ")[1] for row in rows) == ["2", "2", "4", "4"]
     assert ost.runs.results(sweep).query("measurement == 'evaluate'")["options"].nunique() == 2
 
