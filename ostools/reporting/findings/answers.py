@@ -161,16 +161,15 @@ def answers_sentence(result: Evaluation) -> str:
 def counting_findings(result: Counting) -> list[str]:
     """A paragraph for each dtype on Corollary 6.2: predicted and measured; and how far training went."""
     summary: Any = result.summary
-    trained: Mapping[str, int] = result.provenance.model.get("trained_lengths") or {}
     frame = frame_of(result)
-    task, longest = str(frame["task"].iloc[0]), int(frame["length"].max())
+    trained: Mapping[str, int] = result.provenance.model.get("trained_lengths") or {}
+    end = trained.get(str(frame["task"].iloc[0]))
     sentences = [f"{_predicted(row)} {_measured(row)}{_agreement(row)}" for _, row in summary.iterrows()]
     sentences.append(
         "Predicted and measured are about the answer's first token, after the answer line is begun. The corollary is "
         "one-sided: it does not speak of errors at other counts, nor of errors in later tokens."
     )
-    end = trained.get(task)
-    if end is not None and longest > end:
+    if end is not None and int(frame["length"].max()) > end:
         sentences.append(
             f"The model was trained on this prompt up to n = {end}. Errors beyond say little about over-squashing."
         )
@@ -195,34 +194,26 @@ def _measured(row: Row) -> str:
     if pd.isna(row["first_error"]):
         return f"{text}; none is wrong." if right else f"{text}."
     start = row["always_errs_from"]
-    until = (
-        "no wrong answer follows the last right one" if pd.isna(start) else f"from n = {start} on no answer is right"
-    )
+    until = "no wrong answer follows the last right one"
+    until = until if pd.isna(start) else f"from n = {start} on no answer is right"
     return f"{text}; the first wrong answer is at n = {row['first_error']}, and {until}."
 
 
 def _agreement(row: Row) -> str:
     """Whether prediction and answers agree; empty where there is nothing to compare."""
-    pairs, differ, tested = row["pairs_hidden"], row["differ_hidden"], row["tested_pairs"]
+    pairs, differ = row["pairs_hidden"], row["differ_hidden"]
     if not pairs:
         return ""
     text = f" There the first tokens are the same at {pairs - differ} of {pairs} pairs"
     text += f"; at {differ} they differ below the noise, which the prediction did not expect." if differ else "."
-    if not tested:
+    if not row["tested_pairs"]:
         return f"{text} The right first tokens do not differ at any of these pairs, so the answers do not test the prediction."
+    outcome = "does not give either, so its answers do not test the prediction"
     if row["right_twice"]:
-        outcome = (
-            f"the model gives both at {row['right_twice']}, a CONTRADICTION of the prediction, as the distance is below the "
-            "noise and still tells them apart"
-        )
+        outcome = f"gives both at {row['right_twice']}, a CONTRADICTION of the prediction"
     elif row["right_once"]:
-        outcome = f"the model does not give both at any of them (it gives one at {row['right_once']}), as predicted"
-    else:
-        outcome = (
-            "the model does not give either, so its answers could not have contradicted the prediction, and do not "
-            "test it"
-        )
-    return f"{text} At {tested} of these pairs the right first tokens differ: {outcome}."
+        outcome = f"does not give both at any of them (it gives one at {row['right_once']}), as predicted"
+    return f"{text} At {row['tested_pairs']} of these pairs the right first tokens differ: the model {outcome}."
 
 
 # --- mitigations

@@ -20,7 +20,7 @@ from ostools.measure.collapse.verdicts import (
     behind_all_blocks,
     trained_length,
 )
-from ostools.results import Column, Frame, frame_of
+from ostools.results import Column, Frame, Row, frame_of
 from ostools.theory.statistics.fits import fit_decay
 
 HALVED, STEADY = 0.5, 0.8
@@ -46,28 +46,6 @@ class Case:
     task: str
     dtype: str
     verdict: CurveVerdict
-
-
-@dataclass(frozen=True)
-class Tail:
-    """One precision over the last quarter of the lengths: medians of L2 at y.
-
-    exact, stored: the float64 distance with the weights as given, and as this precision stores them.
-    weight_shift: how far storing moves y and y* alike. noise: of running in this precision.
-    pair_noise: of y - y*.
-    """
-
-    dtype: str
-    exact: float
-    stored: float
-    weight_shift: float
-    noise: float
-    pair_noise: float
-
-    @property
-    def margin(self) -> float:
-        """The distance over the noise of the difference."""
-        return ratio(self.stored, self.pair_noise)
 
 
 def task_of(result: Any) -> str:
@@ -98,28 +76,29 @@ def cases(results: Sequence[Collapse]) -> list[Case]:
     )
 
 
-def tails(result: Collapse) -> list[Tail]:
-    """A `Tail` for each measured precision but float64, in their order."""
+def tails(result: Collapse) -> Frame:
+    """One row a measured precision but float64, in their order: medians of L2 at y over the last quarter of the lengths.
+
+    exact, stored: the float64 distance with the weights as given, and as this precision stores them.
+    weight_shift: how far storing moves y and y* alike. noise: of running in this precision.
+    pair_noise: of y - y*. margin: stored over pair_noise.
+    """
     pair = main_pair(result)
     frame = vectors_at(result.measured(), "y")
     frame = frame[(frame["pair"] == pair) & (frame["dtype"] != "float64")]
-    if frame.empty:
-        return []
     exact: Any = result.reference
-    exact = exact[(exact["pair"] == pair) & (exact["site"] == "y")]
-    start = float(frame["length"].quantile(0.75))
-    means = exact[exact["length"] >= start].groupby(["weights", "length"], sort=False)["distance"].mean()
-    medians = means.groupby("weights", sort=False).median()
-    return [
-        Tail(
-            str(dtype),
-            float(medians["given"]),
-            float(medians[str(rows["weights"].iloc[0])]),
-            float(rows["weight_shift"].median()) if rows["weight_shift"].notna().any() else 0.0,
-            float(rows["noise"].median()),
-            float(rows["pair_noise"].median()),
-        )
-        for dtype, rows in frame[frame["length"] >= start].groupby("dtype", sort=False)
+    start = frame["length"].quantile(0.75)
+    exact = exact[(exact["pair"] == pair) & (exact["site"] == "y") & (exact["length"] >= start)]
+    medians = exact.groupby(["weights", "length"])["distance"].mean().groupby("weights").median()
+    columns = ["weight_shift", "noise", "pair_noise"]
+    table = frame[frame["length"] >= start].groupby("dtype", sort=False)[["weights", *columns]]
+    table = (
+        table.agg({"weights": "first", **dict.fromkeys(columns, "median")}).fillna({"weight_shift": 0.0}).reset_index()
+    )
+    stored = table["weights"].map(medians)
+    margin = [ratio(distance, noise) for distance, noise in zip(stored, table["pair_noise"], strict=True)]
+    return table.assign(exact=medians.get("given"), stored=stored, margin=margin)[
+        ["dtype", "exact", "stored", *columns, "margin"]
     ]
 
 
@@ -276,21 +255,17 @@ def _route_differences(result: Collapse) -> list[str]:
 
 
 def _one_more_digit(result: Collapse) -> list[str]:
-    digit, theorem = (reference_curve(result, pair) for pair in ("one-more-digit", "theorem"))
+    digit = reference_curve(result, "one-more-digit")
     if digit.empty:
         return []
-    median = float(digit.median())
     text = (
         "The pair with one more digit after a separator is another question: its prompts differ by two tokens, so no theorem "
-        f"applies. Its measured distance has a median of {number(median)}"
+        f"applies. Its measured distance has a median of {number(float(digit.median()))}"
     )
-    if theorem.empty:
-        return [f"{text}."]
-    theorem_median = float(theorem[theorem.index.isin(list(digit.index))].median())
-    return [
-        f"{text}, {number(ratio(median, theorem_median))} times the theorem pair's {number(theorem_median)} at the same "
-        "lengths."
-    ]
+    theorem = reference_curve(result, "theorem")
+    theorem = theorem[theorem.index.isin(list(digit.index))]
+    beside = f"; the theorem pair's is {number(float(theorem.median()))} at the same lengths" if len(theorem) else ""
+    return [f"{text}{beside}."]
 
 
 def _training(result: Collapse, rows: Frame) -> list[str]:
@@ -328,7 +303,7 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
     ]
 
 
-def nearest_to_noise(results: list[Collapse]) -> tuple[Collapse, Tail] | None:
-    """The prompt and precision whose pair is nearest to the rounding noise at the end of the lengths."""
-    pairs = [(result, tail) for result in results for tail in tails(result)]
-    return min(pairs, key=lambda pair: pair[1].margin, default=None)
+def nearest_to_noise(results: list[Collapse]) -> tuple[Collapse, Row] | None:
+    """The prompt, and of `tails` the precision, whose pair is nearest to the rounding noise at the end of the lengths."""
+    pairs = [(result, tail) for result in results for _, tail in tails(result).iterrows()]
+    return min(pairs, key=lambda pair: pair[1]["margin"], default=None)

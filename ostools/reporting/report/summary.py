@@ -120,7 +120,7 @@ def _leading(results: list[Collapse]) -> tuple[Collapse, str, str] | None:
         return result, hidden[0].dtype, "Of all ranges that are hidden the one that begins first."
     nearest = nearest_to_noise(results)
     why = "Of all prompts and precisions the one that comes nearest to the noise."
-    return None if nearest is None else (nearest[0], nearest[1].dtype, why)
+    return None if nearest is None else (nearest[0], nearest[1]["dtype"], why)
 
 
 def distance_chart(result: Collapse, dtype: str) -> alt.LayerChart:

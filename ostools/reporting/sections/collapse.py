@@ -43,7 +43,6 @@ from ostools.reporting.page.section import (
     StripField,
     Table,
     frame_table,
-    table_from,
 )
 from ostools.reporting.sections.blocks import block, in_detail
 from ostools.reporting.sections.extent import CASTS, LONGEST_WINDOW, ONES
@@ -71,9 +70,6 @@ PRECISION_LEAD = (
 )
 _HIDDEN_WHERE = (
     "The lengths at which the float64 distance at y is below the rounding noise of the difference in that dtype"
-)
-NO_REFERENCE = (
-    "No verdict can be read from these cells: they were stored without the float64 distance that it is read from."
 )
 
 
@@ -172,8 +168,8 @@ def collapse_headline(results: list[Collapse]) -> Headline | None:
         result, tail = nearest
         prompts = f"{len(results)} prompts" if len(results) > 1 else "the prompt"
         text = (
-            f"Of {prompts} and lengths up to {_longest(results)}, {tail.dtype} on {task_of(result)} comes nearest: over the "
-            f"last quarter of the lengths the distance is {number(tail.margin)} times the rounding noise of the difference."
+            f"Of {prompts} and lengths up to {_longest(results)}, {tail['dtype']} on {task_of(result)} comes nearest: over the "
+            f"last quarter of the lengths the distance is {number(tail['margin'])} times the rounding noise of the difference."
         )
         verdict = "The two sequences do not collapse over these lengths."
         if undecided:
@@ -212,8 +208,6 @@ def collapse_block(result: Collapse, name: str, **part_fields: Any) -> Part:
     """The curves of one prompt, whether the distance falls, and the verdict at every site."""
     dtypes, route = frame_of(result)["dtype"].unique(), result.provenance.parameters
     caption = f"L2 distance of the two y against the number of items, {task_of(result)}"
-    if result.reference.empty:
-        return block(result, name, caption, [NO_REFERENCE], chart=_curves, **part_fields)
     sentences = collapse_findings(result)
     notes = [f"Computed by {route['route']}: {route['route_reason']}."] if route.get("route") else ()
     more = in_detail(result, TableHead("verdicts"), findings=sentences[1:], notes=notes)
@@ -254,23 +248,17 @@ def _longest(results: list[Collapse]) -> int:
 
 def _formats(result: Collapse) -> Table:
     """A row for each precision: what storing changes, beside what noise hides."""
-    pair, over_seeds = main_pair(result), result.verdicts_over_seeds()
-    where = {(dtype, site): verdict.where for (kind, dtype, site, _), verdict in over_seeds.items() if kind == pair}
-    columns: dict[str, Any] = {
-        "precision": "dtype",
-        "distance, float64": lambda tail: number(tail["exact"]),
-        "… weights so stored": lambda tail: number(tail["stored"]),
-        "shift by storing (both alike)": lambda tail: number(tail["weight_shift"]),
-        "noise of running": lambda tail: number(tail["noise"]),
-        "… of the difference": lambda tail: number(tail["pair_noise"]),
-        "pair hidden from n": lambda tail: where[tail["dtype"], "y"],
-        "logits bit-identical from n": lambda tail: where[tail["dtype"], IDENTICAL],
-    }
+    pair, table = main_pair(result), tails(result)
+    where = {key[1:3]: verdict.where for key, verdict in result.verdicts_over_seeds().items() if key[0] == pair}
+    hidden = {"hidden": "y", "logits identical": IDENTICAL}
+    table = table.assign(**{name: [where[dtype, site] for dtype in table["dtype"]] for name, site in hidden.items()})
     caption = (
-        f"{task_of(result)}: L2 at y, medians over the last quarter of the lengths, and the lengths at which the float64 "
-        f"distance is below the noise of the difference, up to n = {_longest([result])} (–: no range of lengths)"
+        f"{task_of(result)}: L2 at y, medians over the last quarter of the lengths. exact, stored: the float64 distance with "
+        "the weights as given, and as this precision stores them; weight_shift: how far storing moves both alike; noise, "
+        "pair_noise: of running in it, and of the difference; margin: stored over pair_noise. hidden: from which lengths the "
+        f"pair is, up to n = {_longest([result])} (–: no range)"
     )
-    return table_from(caption, map(vars, tails(result)), columns)
+    return frame_table(caption, table)
 
 
 COLLAPSE = ReportSection(

@@ -15,12 +15,8 @@ ONES, LONGEST_WINDOW = "figure-5a", 1024
 """The prompt of ones: its lengths go on past the model's sliding window, of at most so many tokens."""
 EVALUATION = ("copy-last:uniform=true", "count-ones-bernoulli")
 """Tasks with drawn prompts: a share of right answers then has an interval, and is not known by the task."""
-FAILURE_STAGE_TASK, FAILURE_STAGE_LENGTHS, FAILURE_STAGE_SEEDS, FAILURE_STAGE_DTYPES = (
-    "count-ones-bernoulli",
-    (4, 8, 16, 32, 64),
-    tuple(range(12)),
-    ("float32",),
-)
+FAILURE_STAGE_TASK, FAILURE_STAGE_LENGTHS = "count-ones-bernoulli", (4, 8, 16, 32, 64)
+FAILURE_STAGE: dict[str, Any] = {"dtypes": ("float32",), "seeds": tuple(range(12))}
 """Counting, where the paper expects that answers are lost."""
 STUDY_LENGTHS = tuple(range(4, 37, 4))
 """The study of mitigations: as few lengths as can decide about two of them."""

@@ -20,20 +20,17 @@ FAILURE_STAGE_LEAD = (
 )
 
 
-def _settings() -> dict[str, Any]:
-    return {"dtypes": extent.FAILURE_STAGE_DTYPES, "seeds": extent.FAILURE_STAGE_SEEDS}
-
-
 def _measure(run: Run) -> None:
     task, lengths = extent.FAILURE_STAGE_TASK, extent.FAILURE_STAGE_LENGTHS
+    options: Any = {"lengths": lengths, **extent.FAILURE_STAGE}
     run.measured.failure_stage = run.measure(
-        "failure-stage", 12, lambda part: failure_stage(run.model, task, lengths=lengths, progress=part, **_settings())
+        "failure-stage", 12, lambda part: failure_stage(run.model, task, progress=part, **options)
     )
 
 
 def _memory(model: Unloaded, plan: Plan) -> Iterable[int]:
     task, lengths = extent.FAILURE_STAGE_TASK, extent.FAILURE_STAGE_LENGTHS
-    yield failure_stage_memory(model, task, lengths, **_settings())
+    yield failure_stage_memory(model, task, lengths, **extent.FAILURE_STAGE)
 
 
 def _parts(measured: Measurements) -> list[Part]:

@@ -26,8 +26,6 @@ VARIANT_TABLE = TableHead(
 )
 CHART_VARIANTS = ("local", "proof", "theorem-b5")
 """The variants in the chart; the table has all that were computed."""
-MOST_LAYERS = 24
-"""The most rows of the heat map; a deeper model shows so many layers, evenly spread, with both ends."""
 LEAD = (
     "How much of each token v is left in the last token's representation y: norms of the derivative ∂y/∂v. “full” is the real "
     "derivative; “frozen” holds attention patterns and norm scales, as the theorem assumes, and only it stands beside the "
@@ -166,21 +164,8 @@ def _layers_parts(measured: Measurements) -> list[Part]:
     """Every layer as a heat map."""
     if measured.layers is None:
         return []
-    fewer, rule = _fewer_layers(measured.layers)
     caption, sentences = "Sensitivity of y to every token at every layer", [findings.layers_finding(measured.layers)]
-    return [block(fewer, "layers-chart", caption, sentences, notes=[rule] if rule else ())]
-
-
-def _fewer_layers(result: Sensitivity) -> tuple[Sensitivity, str]:
-    """At most MOST_LAYERS layers, and the rule in words where some were left out."""
-    frame: Frame = frame_of(result)
-    layers = sorted(set(frame["layer"]))
-    if len(layers) <= MOST_LAYERS:
-        return result, ""
-    step = (len(layers) - 1) / (MOST_LAYERS - 1)
-    some_layers = {layers[round(index * step)] for index in range(MOST_LAYERS)}
-    rule = f"Drawn are {len(some_layers)} of {len(layers)} layers, evenly spread. All were measured."
-    return replace(result, frame=frame[frame["layer"].isin(some_layers)].reset_index(drop=True)), rule
+    return [block(measured.layers, "layers-chart", caption, sentences)]
 
 
 def _attention_parts(measured: Measurements) -> list[Part]:

@@ -130,8 +130,6 @@ def _profile(cells: Cells, result: Sensitivity, name: str) -> Part:
 
 def _hidden(result: Collapse) -> str:
     """The lengths at which the pair is hidden at y, by dtype."""
-    if result.reference.empty:
-        return "not known"
     return "; ".join(f"{dtype}: {verdict.where}" for dtype, verdict in verdicts_at_y(result).items())
 
 

@@ -249,7 +249,6 @@ def test_many_heads_and_layers_stay_small(found: Measurements) -> None:
     small = Measurements(found.provenance, "text", found.tokens, layers=deep, attention=attention)
     text = render_report(small, "ostools report")
     assert len(text.encode()) < 6e6
-    assert "24 of 65 layers, evenly spread" in Parsed(text).text
     assert "32 heads of 2048" in Parsed(text).text
 
 
