@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -25,12 +25,6 @@ class Table:
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-
-
-def table_from(caption: str, records: Iterable[Any], columns: Mapping[str, str | Callable[[Any], object]]) -> Table:
-    """Make a table of records; `columns`: by its header, what each column shows of a record."""
-    rows = [[str(show(record) if callable(show) else record[show]) for show in columns.values()] for record in records]
-    return Table(caption, list(columns), rows)
 
 
 def frame_table(caption: str, frame: Frame) -> Table:

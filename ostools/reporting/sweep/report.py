@@ -14,7 +14,7 @@ from typing import Any
 
 from ostools.ground.errors import InputError
 from ostools.ground.words import runs
-from ostools.reporting.page.section import Headline, More, Part, Section, Table, render_sections, spelled, table_from
+from ostools.reporting.page.section import Headline, More, Part, Section, Table, render_sections, spelled
 from ostools.reporting.page.shell import quoted
 from ostools.reporting.sections.about import again_section, reading_section, versions_of
 from ostools.reporting.style import theme
@@ -89,13 +89,9 @@ def _failed(sweep: Reading) -> list[Part]:
     records = [record for cell in sweep.cells for record in cell.failures]
     if not records:
         return []
-    columns: dict[str, Any] = {
-        "cell": lambda row: row["cell"],
-        "lengths": lambda row: ", ".join(map(str, row["lengths"])),
-        "error": lambda row: row["error"],
-    }
     listed = "" if len(records) <= MOST_LISTED else f", the first {MOST_LISTED} of {len(records)}"
-    table = table_from(f"Lengths that failed{listed}", map(vars, records[:MOST_LISTED]), columns)
+    rows = [[record.cell, ", ".join(map(str, record.lengths)), record.error] for record in records[:MOST_LISTED]]
+    table = Table(f"Lengths that failed{listed}", ["cell", "lengths", "error"], rows)
     errors = Counter(record.error for record in records).most_common(5) if listed else []
     kinds = [f"{count} times: {error}" for error, count in errors]
     note = "`ostools sweep run` with --retry-failed tries them again."

@@ -15,7 +15,7 @@ from ostools.measure import Bounds, Collapse, Comparison, Sensitivity
 from ostools.measure.profiles.compare import compare
 from ostools.reporting.findings.collapse import verdicts_at_y
 from ostools.reporting.findings.sensitivity import NORMS
-from ostools.reporting.page.section import Part, Section, Table, table_from
+from ostools.reporting.page.section import Part, Section, Table
 from ostools.reporting.sections.answers import EVALUATE, evaluation_block
 from ostools.reporting.sections.blocks import block, in_detail
 from ostools.reporting.sections.collapse import COLLAPSE, collapse_block
@@ -217,17 +217,14 @@ def _prompt_provenance(sweep: Reading, rows: Frame) -> Provenance:
 
 def _over_prompts(comparisons: Sequence[Comparison], task: str) -> Table:
     """A row for each variant: on how many prompts it holds, how loose it is, whether its shape predicts."""
-    rows = pd.concat([comparison.summary for comparison in comparisons], ignore_index=True)
-    columns: dict[str, Any] = {
-        "variant": lambda group: group[0][0],
-        "kind": lambda group: KINDS[group[0][1]],
-        "stands beside": lambda group: f"{group[0][2]}, {NORMS[group[0][3]]}",
-        "holds on": lambda group: _holds(group[1]["holds"]) if group[0][1] == "certified" else "no claim",
-        "median log10 ratio": lambda group: f"{group[1]['median_log10_looseness'].astype(float).median():.2f}",
-        "median Spearman": lambda group: f"{group[1]['spearman'].astype(float).median():.2f}",
-    }
-    caption = f"Against the measured norms, {task}: over prompts (lengths and seeds)"
-    return table_from(caption, groups(rows, "variant", "kind", "linearisation", "norm"), columns)
+    summaries = pd.concat([comparison.summary for comparison in comparisons], ignore_index=True)
+    rows = []
+    for (variant, kind, linearisation, norm), group in groups(summaries, "variant", "kind", "linearisation", "norm"):
+        holds = _holds(group["holds"]) if kind == "certified" else "no claim"
+        numbers = [f"{group[name].astype(float).median():.2f}" for name in ("median_log10_looseness", "spearman")]
+        rows.append([variant, KINDS[kind], f"{linearisation}, {NORMS[norm]}", holds, *numbers])
+    columns = ["variant", "kind", "stands beside", "holds on", "median log10 ratio", "median Spearman"]
+    return Table(f"Against the measured norms, {task}: over prompts (lengths and seeds)", columns, rows)
 
 
 def _holds(column: Any) -> str:

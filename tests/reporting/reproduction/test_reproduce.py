@@ -6,7 +6,6 @@ import html
 import json
 import re
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,12 @@ from ostools.experiments.reproduce.claim import OUTCOMES, UNTESTED
 from ostools.experiments.reproduce.claims import CLAIMS
 from ostools.experiments.reproduce.parts import PARTS, claim_questions
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.verdicts import Reading
 from ostools.reporting.reproduction.reproduce import read_recipe
 from ostools.reporting.reproduction.stored import LOCK, MARK, Parts
-from ostools.results import Result
 from ostools.tasks.questions import Question
 from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_one_forecast, assert_refused
 from tests.reporting.every import EVERY
-from tests.sets import quick
 
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 1024}
 SHORT = {"figure-2": {"lengths": "2,3"}, "figure-9": {"seeds": 2}}
@@ -52,33 +48,15 @@ def reproduced(model: TransformerBridge, out: Path, figures: Any = (2, 9), **arg
 # --- What is stored comes back as it was
 
 
-@pytest.mark.parametrize("name", quick(["Figure5", "Figure9", "Counting", "Figure3"], "Figure9"))
-def test_a_result_is_read_back_as_it_was_stored(tmp_path: Path, name: str) -> None:
-    store, result = Parts(tmp_path), EVERY[name]()
+def test_a_result_is_read_back_as_it_was_stored(tmp_path: Path) -> None:
+    store, result = Parts(tmp_path), EVERY["Figure9"]()
     store.keep("part", "key", {"one": result}, 1.5)
     found = store.results("part", "key")
     assert found is not None
-    assert_same(found["one"], result)
+    assert type(found["one"]) is type(result)
+    assert_frame_equal(found["one"].frame, result.frame)
     assert store.seconds("part") == 1.5
     assert store.results("part", "another key") is None
-
-
-def assert_same(found: Any, wanted: Any) -> None:
-    assert type(found) is type(wanted)
-    for name in [field.name for field in fields(wanted)]:
-        here, there = getattr(found, name), getattr(wanted, name)
-        if isinstance(there, pd.DataFrame):
-            assert_frame_equal(here, there)
-        elif isinstance(there, Result):
-            assert_same(here, there)
-        elif isinstance(there, dict):
-            assert list(here) == list(there)
-            for key in there:
-                assert_same(here[key], there[key])
-        elif there is None or isinstance(there, Reading):
-            assert here == there
-        else:
-            assert json.dumps(here.as_dict()) == json.dumps(there.as_dict())
 
 
 # --- Resuming

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.result import as_rows, from_rows
+from ostools.measure.collapse.result import as_rows
 from ostools.measure.swept import Cell
 from ostools.results import Provenance
 from ostools.runs import run as run_sweep
@@ -148,19 +147,6 @@ def test_a_broken_file_is_told_in_the_report(sweep: Path, tmp_path: Path) -> Non
     assert len(said) == 1
     assert "PARTIAL: 9 of 10" in page
     assert victim.name in page
-
-
-@pytest.mark.parametrize("dtypes", [["bfloat16"], ["float32", "bfloat16"]])
-def test_collapse_comes_back_out_of_its_rows(directory: str, dtypes: list[str]) -> None:
-    model = ost.load_model(directory)
-    result = ost.collapse(model, "copy-last", lengths=range(3, 9), dtypes=dtypes)
-    back = from_rows(as_rows(result), result.provenance)
-    pd.testing.assert_frame_equal(back.frame, result.frame)
-    keys = ["task", "pair", "seed", "weights", "length", "site"]
-    ours, theirs = (one.reference.sort_values(keys).reset_index(drop=True) for one in (back, result))
-    in_order: Any = theirs[ours.columns.tolist()]
-    pd.testing.assert_frame_equal(ours, in_order)
-    pd.testing.assert_frame_equal(back.verdicts(), result.verdicts())
 
 
 @pytest.mark.parametrize(
