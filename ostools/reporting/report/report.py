@@ -175,9 +175,8 @@ def measure(
     if sections is None:
         reasons = only_by_name(shape, len(ids), quick)
         measured.left_out += [LeftOut(name, reason) for name, reason in reasons.items()]
-    has_default_lengths = {"collapse", "precision"} & set(plan.names) and lengths == plan.extent.lengths(max(lengths))
-    words = (plan.extent.words, plan.extent.length_words if has_default_lengths else "")
-    measured.reduced = " ".join(filter(None, words))
+    has_curves = not {"collapse", "precision"}.isdisjoint(plan.names)
+    measured.reduced = plan.extent.words(has_curves and lengths == plan.extent.lengths(max(lengths)))
     steps = _steps(plan)
     run = Run(model, prompt, plan, measured, progress, total=round(100 * sum(step.share for step in steps)))
     for step in steps:
