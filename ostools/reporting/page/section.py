@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ostools.ground.words import number
@@ -38,7 +39,7 @@ def frame_table(caption: str, frame: Frame) -> Table:
 def _cell(name: str, value: Any) -> str:
     if pd.isna(value):
         return "–"
-    if isinstance(value, bool):
+    if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, float):
         return number(value)

@@ -210,7 +210,9 @@ def collapse_block(result: Collapse, name: str, **part_fields: Any) -> Part:
     caption = f"L2 distance of the two y against the number of items, {task_of(result)}"
     sentences = collapse_findings(result)
     notes = [f"Computed by {route['route']}: {route['route_reason']}."] if route.get("route") else ()
-    more = in_detail(result, TableHead("verdicts"), findings=sentences[1:], notes=notes)
+    more = in_detail(
+        result, TableHead("verdicts", "pair seed dtype site layer status"), findings=sentences[1:], notes=notes
+    )
     has_formats = len(dtypes) > 4 or any("-" in dtype for dtype in dtypes)
     chart = precision_chart if has_formats else _curves
     return block(result, name, caption, sentences[:1], chart=chart, more=[more], **part_fields)

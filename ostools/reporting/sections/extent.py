@@ -69,8 +69,8 @@ class Extent:
         text = (
             f"{start}Answers are measured at {len(self.answer_lengths)} lengths of {len(self.answer_seeds)} sequences each, "
             f"mitigations on one sequence a length, and the position with {self.cotangents} cotangents{alone}. Of the path "
-            "sum's forms the report has Theorem 5.1's and one certified bound, which bounds an MLP by the product of its matrices' "
-            "norms. `ostools evaluate`, `mitigate`, `bounds` and `collapse` measure more."
+            "sum's forms the report has Theorem 5.1's and one certified bound, which bounds an MLP by the product of its "
+            "matrices' norms. `ostools evaluate`, `mitigate`, `bounds` and `collapse` measure more."
         )
         lengths = (
             f"the lengths 1 to 8 and at every {self.collapse_step}th one after that; `--lengths 1:256` measures all"
