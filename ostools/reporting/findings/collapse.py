@@ -29,6 +29,11 @@ FEW = 8
 """With fewer lengths no trend is claimed."""
 LENGTH_DEPENDENT = 1e-5
 """Relative difference that a pass of its own may have: float32's rounding."""
+_TRENDS = {
+    "falls": "",
+    "falls little": " That is not a collapse over these lengths.",
+    "does not fall": " What Theorem 4.2 describes is not seen on this prompt over these lengths.",
+}
 COMPARED = {
     "theorem": "the sequence and y of the sequence with its last token repeated",
     "task": "the task with n items and y of the task with n + 1 (its words stand after the sequence: no theorem applies)",
@@ -193,14 +198,15 @@ def _fall(curve: Column, lengths_words: str, exact: int | None, compared: str) -
     if len(curve) < FEW:
         return f"{span}; {len(curve)} lengths are too few to claim a trend."
     change = fall_ratio(curve)
-    share = f"The median of the last quarter of the lengths is {number(change)} times that of the first quarter"
-    if change <= HALVED:
-        return f"{span}: it falls. {share}{_rate(curve)}."
-    if change < STEADY:
-        return f"{span}: it falls little. {share}. That is not a collapse over these lengths."
-    return (
-        f"{span}: it does not fall. {share}. What Theorem 4.2 describes is not seen on this prompt over these lengths."
-    )
+    trend = _trend(change)
+    law = _rate(curve) if trend == "falls" else ""
+    share = f"The median of the last quarter of the lengths is {number(change)} times that of the first quarter{law}."
+    return f"{span}: it {trend}. {share}{_TRENDS[trend]}"
+
+
+def _trend(change: float) -> str:
+    """Whether a curve falls, in words, by its `fall_ratio`."""
+    return "falls" if change <= HALVED else "falls little" if change < STEADY else "does not fall"
 
 
 def _rate(curve: Column) -> str:
@@ -269,12 +275,10 @@ def _one_more_digit(result: Collapse) -> list[str]:
 
 
 def _training(result: Collapse, rows: Frame) -> list[str]:
-    """Whether these lengths were trained on."""
-    longest = None if rows.empty else longest_trained(result)
-    if longest is None:
+    """Whether lengths were measured that were never trained."""
+    longest = longest_trained(result)
+    if rows.empty or longest is None or int(rows["length"].max()) <= longest:
         return []
-    if int(rows["length"].max()) <= longest:
-        return [f"All of these lengths lie inside what the model was trained on (up to {longest})."]
     return [
         f"The model was trained on this prompt up to n = {longest}. Longer lengths say little about over-squashing."
     ]
@@ -292,8 +296,7 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
             continue
         curve, lengths_words = _trend_lengths(result, curve)
         change = fall_ratio(curve)
-        trend = "falls" if change <= HALVED else "falls little" if change < STEADY else "does not fall"
-        tasks_by_trend.setdefault(trend, []).append(f"{task_of(result)} ({number(change)}{lengths_words})")
+        tasks_by_trend.setdefault(_trend(change), []).append(f"{task_of(result)} ({number(change)}{lengths_words})")
     if not tasks_by_trend:
         return []
     trends = "; ".join(f"{trend} on {', '.join(names)}" for trend, names in tasks_by_trend.items())
