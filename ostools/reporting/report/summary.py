@@ -151,7 +151,8 @@ def right_chart(results: Sequence[Evaluation]) -> alt.LayerChart:
     tasks = [theme.inert(task_of(result)) for result in results]
     names = {"accuracy": "value", "wilson_low": "low", "wilson_high": "high"}
     parts = [result.summary[["length", *names, "right", "asked"]] for result in results]
-    rows: Frame = pd.concat(parts, keys=tasks, names=["series"]).rename(columns=names).reset_index("series")
+    joined: Any = pd.concat(parts, keys=tasks, names=["series"])
+    rows = joined.rename(columns=names).reset_index("series")
     hue = draw.hue("series", dict(zip(tasks, COLOURS, strict=False)), columns=2, symbolSize=60)
     scale, axis = alt.Scale(domain=[0, 1], nice=False, padding=5), alt.Axis(values=[0, 0.5, 1], format=".0%")
     dashes = alt.Scale(domain=tasks, range=[[1, 0], [5, 4]][: len(tasks)])
