@@ -208,7 +208,7 @@ def _agreement(row: Row) -> str:
     text += f"; at {differ} they differ below the noise, which the prediction did not expect." if differ else "."
     if not row["tested_pairs"]:
         return f"{text} The right first tokens do not differ at any of these pairs, so the answers do not test the prediction."
-    outcome = "does not give either, so its answers do not test the prediction"
+    outcome = "does not give either, so its answers could not have contradicted the prediction, and do not test it"
     if row["right_twice"]:
         outcome = f"gives both at {row['right_twice']}, a CONTRADICTION of the prediction"
     elif row["right_once"]:
