@@ -88,8 +88,7 @@ def _report_memory(
     prompts: Prompts | None, lengths: Sequence[int] | None, sections: Sequence[str] | None, quick: bool
 ) -> Memory:
     def memory(model: Unloaded) -> int:
-        from ostools.reporting.report.measuring import report_memory
-        from ostools.reporting.report.report import LONGEST, default_prompt
+        from ostools.reporting.report.report import LONGEST, default_prompt, report_memory
         from ostools.reporting.sections.extent import extent_of
 
         text = default_prompt() if prompts is None else prompts.values[0]

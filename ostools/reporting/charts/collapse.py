@@ -129,7 +129,7 @@ def model_limits(result: Collapse) -> list[dict[str, Any]]:
     frame, limits = frame_of(result), result.provenance.parameters.get("limits", {})
     tokens = frame.groupby("length")["tokens"].min().sort_index()
     lengths, marks = list(map(int, tokens.index)), []
-    trained = longest_trained(result, result.provenance.model.get("trained_lengths"))
+    trained = longest_trained(result)
     if trained is not None and lengths[0] <= trained < lengths[-1]:
         at = max(n for n in lengths if n <= trained)
         marks.append({"length": at, "words": f"trained to n = {trained}"})

@@ -24,7 +24,7 @@ from ostools.measure.probes.intervention import ProbeIntervention
 from ostools.measure.probes.probe import Decodability
 from ostools.measure.probes.scores import TESTS
 from ostools.reporting.findings.effects import QUANTITY_WORDS
-from ostools.reporting.findings.probes import failure_stage_in_short, intervention_in_short, probe_in_short
+from ostools.reporting.findings.probes import failure_stage_findings, intervention_findings, probe_findings
 from ostools.reporting.forms import SQUARE, bars, layers_by, word_cells
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
@@ -58,14 +58,15 @@ def failure_stage_chart(result: FailureStage) -> Any:
     ]
     rows = [[panel] for panel in panels] + ([] if result.probes.frame.empty else _places(result.probes))
     title = f"Where answers are lost: {frame['task'].iloc[0]}"
-    return draw.figure(rows, title, _notes(failure_stage_in_short(result)), spacing=18, between=14, color="independent")
+    notes = failure_stage_findings(result) if arm_count == 1 else probe_findings(result.probes)
+    return draw.figure(rows, title, _notes(notes), spacing=18, between=14, color="independent")
 
 
 def probe_chart(result: Decodability) -> Any:
     """The share that linear probes say right, with its 95% interval, at every place in the order of the forward pass; beside it
     the controls, and dashed what the length alone says. A panel per dtype and test: tests are never in one line."""
     title = f"What linear probes decode: {frame_of(result)['task'].iloc[0]}"
-    notes = _notes(probe_in_short(result))
+    notes = _notes(probe_findings(result))
     return draw.figure(_places(result), title, notes, spacing=18, between=14, color="independent")
 
 
@@ -74,7 +75,7 @@ def intervention_chart(result: ProbeIntervention) -> Any:
     frame = frame_of(result)
     panels = [[_moves(group, str(dtype))] for dtype, group in frame.groupby("dtype", sort=False)]
     title = f"Is it read? {frame['task'].iloc[0]}"
-    return draw.figure(panels, title, _notes(intervention_in_short(result)), between=14)
+    return draw.figure(panels, title, _notes(intervention_findings(result)), between=14)
 
 
 def _moves(frame: Frame, name: str) -> Any:

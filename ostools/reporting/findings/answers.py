@@ -10,17 +10,7 @@ import pandas as pd
 
 from ostools.experiments.study.study import Study
 from ostools.experiments.study.verdicts import (
-    ABOUT,
-    ABOUT_WORDS,
-    HELPS,
-    HURTS,
-    LARGER,
-    NO_EFFECT,
-    SMALLER,
-    UNDECIDED,
     at_limit,
-    bound,
-    in_words,
 )
 from ostools.measure.answers.counting import Counting
 from ostools.measure.answers.evaluate import NOT_SAMPLED, PROMPTS, Evaluation
@@ -52,8 +42,12 @@ def evaluation_notes(result: Evaluation) -> list[str]:
         temperature = settings["temperature"]
         prompts += "greedy" if temperature == 0 else f"drawn at temperature {temperature:g}"
         prompts += f", {_ELICITED[settings['elicitation']]}"
-    notes = [f"{prompts}. {_intervals(summary)}", *unanswered(result)]
-    notes += _unread_notes(summary, settings["max_new_tokens"]) + _by_content(summary)
+    intervals = "Nothing was drawn, so there is no interval."
+    if kinds := set(summary["interval_of"]) - {NOT_SAMPLED}:
+        intervals = (
+            f"Intervals: Wilson's, 95%, over {'prompts' if PROMPTS in kinds else 'the samples of the one prompt'}."
+        )
+    notes = [f"{prompts}. {intervals}", *unanswered(result), *_unread_notes(summary, settings["max_new_tokens"])]
     likely = float(frame.drop_duplicates(["length", "seed"])["log_probability"].mean())
     if math.isfinite(likely):
         notes.append(f"The right line has a log probability of {likely:.3g} nats in the mean over prompts.")
@@ -69,27 +63,19 @@ def evaluation_notes(result: Evaluation) -> list[str]:
 
 
 def _unread_notes(summary: Frame, limit: int | None) -> list[str]:
+    """How many texts hold no answer line, and the content reading where it differs from the strict one."""
     words = {
         "something_else": "wrote something that is not an answer",
         "cut_off": f"cut off {'by the server' if limit is None else f'at {limit} tokens'} before an answer",
     }
     parts = [f"{count} {text}" for name, text in words.items() if (count := int(summary[name].sum()))]
-    return [f"{', '.join(parts)}. These do not count as right, and their error cannot be measured."] if parts else []
-
-
-def _by_content(summary: Frame) -> list[str]:
-    """The content reading, where it differs from the strict one."""
+    text = f"{', '.join(parts)}. These do not count as right, and their error cannot be measured."
+    notes = [text] if parts else []
     strict, right, read = (int(summary[name].sum()) for name in ("right", "content_right", "content_read"))
-    if (right, read) == (strict, strict + int(summary["wrong"].sum())):
-        return []
-    return [f"By their content, in whatever words, {read} answers assert a value, and {right} of them the right one."]
-
-
-def _intervals(summary: Frame) -> str:
-    kinds = set(summary["interval_of"]) - {NOT_SAMPLED}
-    if not kinds:
-        return "Nothing was drawn, so there is no interval."
-    return f"Intervals: Wilson's, 95%, over {'prompts' if PROMPTS in kinds else 'the samples of the one prompt'}."
+    if (right, read) != (strict, strict + int(summary["wrong"].sum())):
+        values = f"{read} answers assert a value, and {right} of them the right one"
+        notes.append(f"By their content, in whatever words, {values}.")
+    return notes
 
 
 def unread_texts(result: Evaluation) -> list[str]:
@@ -175,16 +161,15 @@ def answers_sentence(result: Evaluation) -> str:
 def counting_findings(result: Counting) -> list[str]:
     """A paragraph for each dtype on Corollary 6.2: predicted and measured; and how far training went."""
     summary: Any = result.summary
-    trained: Mapping[str, int] = result.provenance.model.get("trained_lengths") or {}
     frame = frame_of(result)
-    task, longest = str(frame["task"].iloc[0]), int(frame["length"].max())
+    trained: Mapping[str, int] = result.provenance.model.get("trained_lengths") or {}
+    end = trained.get(str(frame["task"].iloc[0]))
     sentences = [f"{_predicted(row)} {_measured(row)}{_agreement(row)}" for _, row in summary.iterrows()]
     sentences.append(
         "Predicted and measured are about the answer's first token, after the answer line is begun. The corollary is "
         "one-sided: it does not speak of errors at other counts, nor of errors in later tokens."
     )
-    end = trained.get(task)
-    if end is not None and longest > end:
+    if end is not None and int(frame["length"].max()) > end:
         sentences.append(
             f"The model was trained on this prompt up to n = {end}. Errors beyond say little about over-squashing."
         )
@@ -209,89 +194,29 @@ def _measured(row: Row) -> str:
     if pd.isna(row["first_error"]):
         return f"{text}; none is wrong." if right else f"{text}."
     start = row["always_errs_from"]
-    until = (
-        "no wrong answer follows the last right one" if pd.isna(start) else f"from n = {start} on no answer is right"
-    )
+    until = "no wrong answer follows the last right one"
+    until = until if pd.isna(start) else f"from n = {start} on no answer is right"
     return f"{text}; the first wrong answer is at n = {row['first_error']}, and {until}."
 
 
 def _agreement(row: Row) -> str:
     """Whether prediction and answers agree; empty where there is nothing to compare."""
-    pairs, differ, tested = row["pairs_hidden"], row["differ_hidden"], row["tested_pairs"]
+    pairs, differ = row["pairs_hidden"], row["differ_hidden"]
     if not pairs:
         return ""
     text = f" There the first tokens are the same at {pairs - differ} of {pairs} pairs"
     text += f"; at {differ} they differ below the noise, which the prediction did not expect." if differ else "."
-    if not tested:
+    if not row["tested_pairs"]:
         return f"{text} The right first tokens do not differ at any of these pairs, so the answers do not test the prediction."
+    outcome = "does not give either, so its answers could not have contradicted the prediction, and do not test it"
     if row["right_twice"]:
-        outcome = (
-            f"the model gives both at {row['right_twice']}, a CONTRADICTION of the prediction, as the distance is below the "
-            "noise and still tells them apart"
-        )
+        outcome = f"gives both at {row['right_twice']}, a CONTRADICTION of the prediction"
     elif row["right_once"]:
-        outcome = f"the model does not give both at any of them (it gives one at {row['right_once']}), as predicted"
-    else:
-        outcome = (
-            "the model does not give either, so its answers could not have contradicted the prediction, and do not "
-            "test it"
-        )
-    return f"{text} At {tested} of these pairs the right first tokens differ: {outcome}."
+        outcome = f"does not give both at any of them (it gives one at {row['right_once']}), as predicted"
+    return f"{text} At {row['tested_pairs']} of these pairs the right first tokens differ: the model {outcome}."
 
 
 # --- mitigations
-
-
-def study_finding(study: Study) -> str:
-    """Which mitigation helps or hurts what, by the verdicts; and how often the model is right without."""
-    parameters: Any = study.provenance.parameters
-    effects: Frame = study.effects
-    lengths, limit = parameters["lengths"], floor_or_ceiling(study)
-    sentences = [
-        f"The task is {parameters['task']} ({len(lengths)} lengths, {lengths[0]} to {lengths[-1]} items).",
-        *([limit] if limit else []),
-    ]
-    unconfirmed = []
-    for about in (name for name in ABOUT if name in set(effects["about"])):
-        effect_of = {row["mitigation"]: row for row in effects[effects["about"] == about].to_dict("records")}
-        groups: dict[str, list[str]] = {}
-        for row in study.verdicts.to_dict("records"):
-            name, verdict = str(row["mitigation"]), str(row[about])
-            groups.setdefault(verdict, []).append(f"{name}{_effect_words(effect_of[name], verdict)}")
-            if verdict == NO_EFFECT and _excludes_zero(effect_of[name]):
-                unconfirmed.append(f"{name} ({ABOUT_WORDS[about]})")
-        words, subject = (
-            "; ".join(f"{key} ({', '.join(names)})" for key, names in _in_order(groups)),
-            ABOUT_WORDS[about],
-        )
-        sentences.append(f"{subject[0].upper()}{subject[1:]}: {words}.")
-    if unconfirmed:
-        sentences.append(
-            f"The interval of {', '.join(unconfirmed)} excludes zero. A sign-flip test over so few lengths did not confirm it. "
-            "An effect may be there."
-        )
-    answers = measured_answers(study)
-    if len(answers) and not at_limit(answers.iloc[0].to_dict()):
-        sentences.append(f"Without a mitigation {float(answers['baseline'].iloc[0]):.0%} of the answers are right.")
-    return " ".join(sentences)
-
-
-def _effect_words(row: dict[str, Any], verdict: str) -> str:
-    """The effect, with its interval only where that and the verdict differ; empty where unmeasured."""
-    if verdict == NO_EFFECT and _excludes_zero(row):
-        return f" {in_words(row, 'verdict_low', 'verdict_high')}"
-    return f" {in_words({**row, 'low': math.nan, 'high': math.nan})}" if row["pairs"] else ""
-
-
-def _excludes_zero(row: dict[str, Any]) -> bool:
-    """Whether the interval that the verdict is read from excludes zero."""
-    return not bound(row) and (row["verdict_low"] > 0 or row["verdict_high"] < 0)
-
-
-def _in_order(groups: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
-    """First what helps, then what hurts; last what is not decided."""
-    rank = {HELPS: 0, LARGER: 0, HURTS: 1, SMALLER: 1, UNDECIDED: 3}
-    return sorted(groups.items(), key=lambda item: rank.get(item[0], 2))
 
 
 def measured_answers(study: Study) -> Frame:

@@ -7,7 +7,7 @@ chart reads it from there. The thresholds behind the other words stand here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,15 +15,12 @@ from ostools.ground.words import number, ratio
 from ostools.measure import Collapse
 from ostools.measure.collapse.result import FITTED_FROM, exact_from
 from ostools.measure.collapse.verdicts import (
-    OVERFLOWS,
-    TOLD_APART,
-    UNDECIDED,
     CurveVerdict,
     Reading,
     behind_all_blocks,
     trained_length,
 )
-from ostools.results import Column, Frame, frame_of
+from ostools.results import Column, Frame, Row, frame_of
 from ostools.theory.statistics.fits import fit_decay
 
 HALVED, STEADY = 0.5, 0.8
@@ -32,6 +29,11 @@ FEW = 8
 """With fewer lengths no trend is claimed."""
 LENGTH_DEPENDENT = 1e-5
 """Relative difference that a pass of its own may have: float32's rounding."""
+_TRENDS = {
+    "falls": "",
+    "falls little": " That is not a collapse over these lengths.",
+    "does not fall": " What Theorem 4.2 describes is not seen on this prompt over these lengths.",
+}
 COMPARED = {
     "theorem": "the sequence and y of the sequence with its last token repeated",
     "task": "the task with n items and y of the task with n + 1 (its words stand after the sequence: no theorem applies)",
@@ -49,28 +51,6 @@ class Case:
     task: str
     dtype: str
     verdict: CurveVerdict
-
-
-@dataclass(frozen=True)
-class Tail:
-    """One precision over the last quarter of the lengths: medians of L2 at y.
-
-    exact, stored: the float64 distance with the weights as given, and as this precision stores them.
-    weight_shift: how far storing moves y and y* alike. noise: of running in this precision.
-    pair_noise: of y - y*.
-    """
-
-    dtype: str
-    exact: float
-    stored: float
-    weight_shift: float
-    noise: float
-    pair_noise: float
-
-    @property
-    def margin(self) -> float:
-        """The distance over the noise of the difference."""
-        return ratio(self.stored, self.pair_noise)
 
 
 def task_of(result: Any) -> str:
@@ -101,28 +81,29 @@ def cases(results: Sequence[Collapse]) -> list[Case]:
     )
 
 
-def tails(result: Collapse) -> list[Tail]:
-    """A `Tail` for each measured precision but float64, in their order."""
+def tails(result: Collapse) -> Frame:
+    """One row a measured precision but float64, in their order: medians of L2 at y over the last quarter of the lengths.
+
+    exact, stored: the float64 distance with the weights as given, and as this precision stores them.
+    weight_shift: how far storing moves y and y* alike. noise: of running in this precision.
+    pair_noise: of y - y*. margin: stored over pair_noise.
+    """
     pair = main_pair(result)
     frame = vectors_at(result.measured(), "y")
     frame = frame[(frame["pair"] == pair) & (frame["dtype"] != "float64")]
-    if frame.empty:
-        return []
     exact: Any = result.reference
-    exact = exact[(exact["pair"] == pair) & (exact["site"] == "y")]
-    start = float(frame["length"].quantile(0.75))
-    means = exact[exact["length"] >= start].groupby(["weights", "length"], sort=False)["distance"].mean()
-    medians = means.groupby("weights", sort=False).median()
-    return [
-        Tail(
-            str(dtype),
-            float(medians["given"]),
-            float(medians[str(rows["weights"].iloc[0])]),
-            float(rows["weight_shift"].median()) if rows["weight_shift"].notna().any() else 0.0,
-            float(rows["noise"].median()),
-            float(rows["pair_noise"].median()),
-        )
-        for dtype, rows in frame[frame["length"] >= start].groupby("dtype", sort=False)
+    start = frame["length"].quantile(0.75)
+    exact = exact[(exact["pair"] == pair) & (exact["site"] == "y") & (exact["length"] >= start)]
+    medians = exact.groupby(["weights", "length"])["distance"].mean().groupby("weights").median()
+    columns = ["weight_shift", "noise", "pair_noise"]
+    table = frame[frame["length"] >= start].groupby("dtype", sort=False)[["weights", *columns]]
+    table = (
+        table.agg({"weights": "first", **dict.fromkeys(columns, "median")}).fillna({"weight_shift": 0.0}).reset_index()
+    )
+    stored = table["weights"].map(medians)
+    margin = [ratio(distance, noise) for distance, noise in zip(stored, table["pair_noise"], strict=True)]
+    return table.assign(exact=medians.get("given"), stored=stored, margin=margin)[
+        ["dtype", "exact", "stored", *columns, "margin"]
     ]
 
 
@@ -143,9 +124,9 @@ def vectors_at(rows: Frame, site: str) -> Frame:
     return rows[(rows["site"] == site) & (rows["per"] == "vector") & (rows["norm"] == "l2")]
 
 
-def longest_trained(result: Collapse, trained: Mapping[str, int] | None) -> int | None:
+def longest_trained(result: Collapse) -> int | None:
     """The longest trained sequence of this task, in items; None where the card does not say."""
-    return trained_length(task_of(result), trained)
+    return trained_length(task_of(result), result.provenance.model.get("trained_lengths"))
 
 
 def overflow_sentence(dtypes: Iterable[str]) -> str:
@@ -154,10 +135,9 @@ def overflow_sentence(dtypes: Iterable[str]) -> str:
     return f"{' and '.join(names)} overflow{'s' * (len(names) == 1)} on this model: not measured." if names else ""
 
 
-def _trend_lengths(result: Collapse, curve: Column, trained: Mapping[str, int] | None = None) -> tuple[Column, str]:
+def _trend_lengths(result: Collapse, curve: Column) -> tuple[Column, str]:
     """The trained lengths alone where they are enough for a trend, and words that say which."""
-    model: Any = result.provenance.model
-    longest = longest_trained(result, trained or model.get("trained_lengths"))
+    longest = longest_trained(result)
     if longest is None or int(curve.index[-1]) <= longest:
         return curve, ""
     inside = curve[curve.index <= longest]
@@ -173,22 +153,22 @@ def result_findings(result: Collapse) -> list[str]:
     """Findings of a collapse by its own reading, or else at y in L2."""
     if result.reading is not None:
         return reading_findings(result, result.reading)
-    return collapse_findings(result, result.provenance.model.get("trained_lengths"))
+    return collapse_findings(result)
 
 
-def collapse_findings(result: Collapse, trained: Mapping[str, int] | None = None) -> list[str]:
-    """The paragraphs under a collapse curve; `trained`: the longest trained length by task."""
+def collapse_findings(result: Collapse) -> list[str]:
+    """The paragraphs under a collapse curve."""
     pair, verdicts = main_pair(result), verdicts_at_y(result)
     rows, logits = vectors_at(result.measured(), "y"), vectors_at(result.measured(), "logits")
     pair_rows, pair_logits = rows[rows["pair"] == pair], logits[logits["pair"] == pair]
-    curve, lengths_words = _trend_lengths(result, reference_curve(result), trained)
+    curve, lengths_words = _trend_lengths(result, reference_curve(result))
     return [
         _fall(curve, lengths_words, exact_from(result.reference_curve(pair)), COMPARED[pair]),
         *(_dtype(pair_rows, dtype, verdicts.get(dtype)) for dtype in dict.fromkeys(frame_of(result)["dtype"])),
         *([_answers(pair_logits)] if len(logits) else []),
         *_route_differences(result),
         *_one_more_digit(result),
-        *_training(result, rows, trained),
+        *_training(result, rows),
     ]
 
 
@@ -218,14 +198,15 @@ def _fall(curve: Column, lengths_words: str, exact: int | None, compared: str) -
     if len(curve) < FEW:
         return f"{span}; {len(curve)} lengths are too few to claim a trend."
     change = fall_ratio(curve)
-    share = f"The median of the last quarter of the lengths is {number(change)} times that of the first quarter"
-    if change <= HALVED:
-        return f"{span}: it falls. {share}{_rate(curve)}."
-    if change < STEADY:
-        return f"{span}: it falls little. {share}. That is not a collapse over these lengths."
-    return (
-        f"{span}: it does not fall. {share}. What Theorem 4.2 describes is not seen on this prompt over these lengths."
-    )
+    trend = _trend(change)
+    law = _rate(curve) if trend == "falls" else ""
+    share = f"The median of the last quarter of the lengths is {number(change)} times that of the first quarter{law}."
+    return f"{span}: it {trend}. {share}{_TRENDS[trend]}"
+
+
+def _trend(change: float) -> str:
+    """Whether a curve falls, in words, by its `fall_ratio`."""
+    return "falls" if change <= HALVED else "falls little" if change < STEADY else "does not fall"
 
 
 def _rate(curve: Column) -> str:
@@ -280,58 +261,27 @@ def _route_differences(result: Collapse) -> list[str]:
 
 
 def _one_more_digit(result: Collapse) -> list[str]:
-    digit, theorem = (reference_curve(result, pair) for pair in ("one-more-digit", "theorem"))
+    digit = reference_curve(result, "one-more-digit")
     if digit.empty:
         return []
-    median = float(digit.median())
     text = (
         "The pair with one more digit after a separator is another question: its prompts differ by two tokens, so no theorem "
-        f"applies. Its measured distance has a median of {number(median)}"
+        f"applies. Its measured distance has a median of {number(float(digit.median()))}"
     )
-    if theorem.empty:
-        return [f"{text}."]
-    theorem_median = float(theorem[theorem.index.isin(list(digit.index))].median())
-    return [
-        f"{text}, {number(ratio(median, theorem_median))} times the theorem pair's {number(theorem_median)} at the same "
-        "lengths."
-    ]
+    theorem = reference_curve(result, "theorem")
+    theorem = theorem[theorem.index.isin(list(digit.index))]
+    beside = f"; the theorem pair's is {number(float(theorem.median()))} at the same lengths" if len(theorem) else ""
+    return [f"{text}{beside}."]
 
 
-def _training(result: Collapse, rows: Frame, trained: Mapping[str, int] | None) -> list[str]:
-    """Whether these lengths were trained on."""
-    longest = None if rows.empty else longest_trained(result, trained)
-    if longest is None:
+def _training(result: Collapse, rows: Frame) -> list[str]:
+    """Whether lengths were measured that were never trained."""
+    longest = longest_trained(result)
+    if rows.empty or longest is None or int(rows["length"].max()) <= longest:
         return []
-    if int(rows["length"].max()) <= longest:
-        return [f"All of these lengths lie inside what the model was trained on (up to {longest})."]
     return [
         f"The model was trained on this prompt up to n = {longest}. Longer lengths say little about over-squashing."
     ]
-
-
-def precision_findings(result: Collapse) -> list[str]:
-    """Which formats hide the pair and over which lengths, and how near the nearest of the others is."""
-    verdicts, task = verdicts_at_y(result), task_of(result)
-    hidden = [f"{dtype} from {verdict.where}" for dtype, verdict in verdicts.items() if verdict.ranges]
-    measured = [verdict.lengths[-1] for verdict in verdicts.values() if verdict.lengths]
-    if hidden:
-        text = f"On {task} the pair is below the rounding noise of its difference in {', '.join(hidden)}."
-    else:
-        text = f"On {task} the pair is not hidden over a range of lengths in any of {len(measured)} precisions."
-    parts = [text, f"The lengths go up to n = {max(measured, default=0)}."]
-    undecided = [f"{dtype}: {verdict.words}" for dtype, verdict in verdicts.items() if verdict.kind == UNDECIDED]
-    parts += [f"{'; '.join(undecided)}."] if undecided else []
-    overflow = overflow_sentence(dtype for dtype, verdict in verdicts.items() if verdict.kind == OVERFLOWS)
-    parts += [overflow] if overflow else []
-    told_apart = [tail for tail in tails(result) if verdicts[tail.dtype].kind == TOLD_APART]
-    if told_apart:
-        nearest = min(told_apart, key=lambda tail: tail.margin)
-        parts.append(
-            f"{'Of the others' if len(told_apart) < len(measured) else 'Of them'} {nearest.dtype} comes nearest: over the last "
-            f"quarter of the lengths the float64 distance ({number(nearest.stored)}) is {number(nearest.margin)} times the "
-            "noise of the difference."
-        )
-    return [" ".join(parts)]
 
 
 # --- all prompts
@@ -346,8 +296,7 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
             continue
         curve, lengths_words = _trend_lengths(result, curve)
         change = fall_ratio(curve)
-        trend = "falls" if change <= HALVED else "falls little" if change < STEADY else "does not fall"
-        tasks_by_trend.setdefault(trend, []).append(f"{task_of(result)} ({number(change)}{lengths_words})")
+        tasks_by_trend.setdefault(_trend(change), []).append(f"{task_of(result)} ({number(change)}{lengths_words})")
     if not tasks_by_trend:
         return []
     trends = "; ".join(f"{trend} on {', '.join(names)}" for trend, names in tasks_by_trend.items())
@@ -357,7 +306,7 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
     ]
 
 
-def nearest_to_noise(results: list[Collapse]) -> tuple[Collapse, Tail] | None:
-    """The prompt and precision whose pair is nearest to the rounding noise at the end of the lengths."""
-    pairs = [(result, tail) for result in results for tail in tails(result)]
-    return min(pairs, key=lambda pair: pair[1].margin, default=None)
+def nearest_to_noise(results: list[Collapse]) -> tuple[Collapse, Row] | None:
+    """The prompt, and of `tails` the precision, whose pair is nearest to the rounding noise at the end of the lengths."""
+    pairs = [(result, tail) for result in results for _, tail in tails(result).iterrows()]
+    return min(pairs, key=lambda pair: pair[1]["margin"], default=None)

@@ -21,8 +21,6 @@ QUANTITY_WORDS = {
     "pair_distance": "collapse distance",
     "log_probability": "log p of the answer",
 }
-_RANKS, _ROUGHLY = 0.8, 0.5
-"""Rank correlations from which on a prediction ranks parts as the real effects do, or roughly so."""
 _LEVEL = 0.05
 SHAPES = {
     "U-shape": "The middle of a text counts for less than both its ends.",
@@ -71,23 +69,13 @@ def _greatest_effect(row: dict[Any, Any], frame: Any) -> str:
     greatest, moved, rank = rows.iloc[0], row["moved"], row["spearman"]
     text = (
         f"{QUANTITY_WORDS[row['quantity']]}{_where(row)}: {greatest['value']:.4g} with nothing taken out; the greatest real "
-        f"effect is that of {row['largest']}, {greatest['effect']:+.3g} (predicted {greatest['predicted_effect']:+.3g}). The "
-        f"first order {_rank_words(rank)}"
+        f"effect is that of {row['largest']}, {greatest['effect']:+.3g} (predicted {greatest['predicted_effect']:+.3g})"
     )
     if not moved:
-        return f"{text}: the parts do not have any effect."
-    return (
-        f"{text}: {round(row['same_sign'] * moved)} of {moved} signs right, {round(row['within_factor_2'] * moved)} "
-        f"within a factor of 2" + ("." if rank != rank else f", rank correlation {rank:.2f}.")
-    )
-
-
-def _rank_words(rank: float) -> str:
-    if rank != rank:
-        return "does not give a rank correlation"
-    if rank >= _RANKS:
-        return "ranks the parts as the real effects do"
-    return "ranks them roughly" if rank >= _ROUGHLY else "does not rank them"
+        return f"{text}. The parts do not have any effect."
+    signs, near = round(row["same_sign"] * moved), round(row["within_factor_2"] * moved)
+    correlation = "" if rank != rank else f", rank correlation {rank:.2f}"
+    return f"{text}. First order has {signs} of {moved} signs right, {near} within a factor of 2{correlation}."
 
 
 # --- faithfulness

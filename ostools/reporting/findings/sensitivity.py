@@ -25,8 +25,8 @@ from ostools.reporting.style.prompt import template_positions, template_share, t
 from ostools.reporting.style.theme import display_token
 from ostools.results import Frame, Row, frame_of
 
-LOOSE, TIGHT = 3.0, 1.0
-"""A bound 10^LOOSE too large in the median says nothing of the size; within 10^TIGHT it does."""
+LOOSE = 3.0
+"""A bound 10^LOOSE too large in the median says nothing of the size."""
 SHAPES = {
     "U-shape": "The middle of the prompt counts for less than both ends.",
     "rises at the end only": "The middle of the prompt counts for less than its end.",
@@ -35,20 +35,11 @@ SHAPES = {
     "no shape shown": "The test does not show that any part of the prompt counts for less.",
 }
 NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
-_NAMED = 5
-"""Tokens near another choice of experts that a sentence names."""
+_DEFECT = "A certified bound that fails is a defect of this software or of the run: please report it"
 _FEWEST_RANKED = 3
 """An order of fewer tokens says nothing."""
-_ORDERS = (
-    (0.9, "orders the tokens almost as {}"),
-    (0.6, "orders the tokens roughly as {}"),
-    (0.3, "orders the tokens only weakly as {}"),
-    (-0.3, "does not order the tokens as {}"),
-    (-math.inf, "orders the tokens against the {} order"),
-)
-"""Rank correlations from which on a shape is said to order the tokens so."""
-
-
+_NAMED = 5
+"""Tokens near another choice of experts that a sentence names."""
 # --- sensitivity
 
 
@@ -78,7 +69,7 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
             )
     sentences += [*_block_findings(result), *_expert_findings(profiles, result)]
     certificate = certificate_headline(result)
-    return sentences if certificate is None else [*sentences, f"{certificate.verdict} {certificate.text}"]
+    return sentences if certificate is None else [*sentences, certificate.sentence]
 
 
 def _block_findings(result: Sensitivity) -> list[str]:
@@ -172,15 +163,11 @@ def layers_finding(result: Sensitivity) -> str:
     norms = {"the last token's own": ends.loc[ends["position"] == last, column]}
     if last > 0:
         norms["the others' median"] = of_text(ends[ends["position"] < last]).groupby("layer")[column].median()
-    where = f"({name}, {kind}, {NORMS[norm]})"
-    if low == high:
-        values = (f"{words} is {number(float(values[low]))}" for words, values in norms.items())
-        return f"At layer {low}, which the only block reads {where}, {', '.join(values)}."
-    values = (
+    changes = (
         f"{words} goes from {number(float(values[low]))} to {number(float(values[high]))}"
         for words, values in norms.items()
     )
-    return f"From layer {low} to layer {high} {where} {', '.join(values)}."
+    return f"From layer {low} to layer {high} ({name}, {kind}, {NORMS[norm]}) {', '.join(changes)}."
 
 
 def shape_headline(result: Profile | None) -> Headline | None:
@@ -217,10 +204,38 @@ def shape_headline(result: Profile | None) -> Headline | None:
 
 def comparison_findings(result: Comparison) -> list[str]:
     """For each variant: whether it holds, how loose it is, whether its shape predicts the norms."""
-    sentences = {"certified": _certified, "paper": _paper, "predicted": _predicted}
-    rows = result.summary.to_dict(orient="records")
-    tokens = int(frame_of(result)["position"].nunique())
-    return [sentences[str(row["kind"])](row, _below(frame_of(result), row), tokens) for row in rows]
+    frame = frame_of(result)
+    return [f"{_variant_words(row, frame)}." for row in result.summary.to_dict(orient="records")]
+
+
+def _variant_words(row: Mapping[Any, Any], frame: Frame) -> str:
+    total, below = int(frame["position"].nunique()), _below(frame, row)
+    norm_name, variant = NORMS[str(row["norm"])], f"`{row['variant']}`"
+    norm, full_norm = _norm_words(row), _norm_words(row, f"{row['linearisation']} {norm_name}")
+    median, worst = float(row["median_log10_looseness"]), float(row["max_log10_looseness"])
+    has_order = total >= _FEWEST_RANKED and not math.isnan(row["spearman"])
+    kind = METHOD_KINDS[str(row["method"])]
+    rank = "too few tokens, or equal ones, for an order"
+    rank = f"rank correlation with the {kind} norms: Spearman {row['spearman']:.2f}" if has_order else rank
+    if row["kind"] == "predicted":
+        return f"The last token's mean attention stands beside the {full_norm}; {rank}"
+    if row["kind"] == "certified":
+        holds = {
+            "yes": f"it holds at all {total} tokens",
+            "undecided": "the intervals of the estimate do not decide whether it holds",
+            "NO": f"IT DOES NOT HOLD, the {norm} is larger at {below} of {total} tokens ({_DEFECT})",
+        }[whether_it_holds(row["holds"])]
+        return (
+            f"Certified bound {variant} ({row['linearisation']} derivative, {norm_name}): {holds}; it is "
+            f"{factor(median)} times the {norm} in the median, {factor(worst)} times at worst{no_size(median)}; {rank}"
+        )
+    form = f"The paper's form {variant} (not certified)"
+    if math.isnan(median):
+        return f"{form} leaves its constant open, so only its order can be compared; {row['words']}"
+    side = f"lies above the {full_norm} at all {total} tokens here, which nothing guarantees"
+    if below:
+        side = f"lies below the {full_norm} at {below} of {total} tokens, so it is not a bound here"
+    return f"{form} {side}; it is {factor(median)} times that norm in the median; {row['words']}"
 
 
 def _below(frame: Frame, row: Mapping[Any, Any]) -> int:
@@ -240,54 +255,6 @@ def _norm_words(row: Mapping[Any, Any], words: str = "norm") -> str:
     """The norm beside a variant; of an operator norm, an estimate gives the lower end."""
     text = f"{METHOD_KINDS[str(row['method'])]} {words}"
     return f"lower end of the {text}" if row["method"] != "exact" and row["norm"] == "operator" else text
-
-
-def _certified(row: Mapping[Any, Any], below: int, total: int) -> str:
-    median, worst = float(row["median_log10_looseness"]), float(row["max_log10_looseness"])
-    norm = _norm_words(row)
-    holds = {
-        "yes": f"it holds at all {total} tokens",
-        "undecided": "the intervals of the estimate do not decide whether it holds",
-        "NO": f"IT DOES NOT HOLD, the {norm} is larger at {below} of {total} tokens (a certified bound that fails is a defect "
-        "of this software or of the run, please report it)",
-    }[whether_it_holds(row["holds"])]
-    size = "says nothing about how large the sensitivity is" if median >= LOOSE else "says little about the size"
-    if median < TIGHT:
-        size = "says something about the size"
-    return (
-        f"Certified bound `{row['variant']}` ({row['linearisation']} derivative, {NORMS[str(row['norm'])]}): {holds}; it is "
-        f"{factor(median)} times the {norm} in the median, {factor(worst)} times at worst, so it {size}; "
-        f"{_shape(row, total)}."
-    )
-
-
-def _paper(row: Mapping[Any, Any], below: int, total: int) -> str:
-    start = f"The paper's form `{row['variant']}` (not certified)"
-    median, shape = float(row["median_log10_looseness"]), f"{_shape(row, total)}; {row['words']}"
-    if math.isnan(median):
-        return f"{start} leaves its constant open, so only its shape can be compared: {shape}."
-    norm = f"the {_norm_words(row, ' '.join((row['linearisation'], NORMS[str(row['norm'])])))}"
-    side = f"lies above {norm} at all {total} tokens here, which nothing guarantees"
-    if below:
-        side = f"lies below {norm} at {below} of {total} tokens, so it is not a bound here"
-    return f"{start} {side}; it is {factor(median)} times that norm in the median; {shape}."
-
-
-def _predicted(row: Mapping[Any, Any], below: int, total: int) -> str:
-    """Attention, which has an order alone."""
-    norm = _norm_words(row, " ".join((row["linearisation"], NORMS[str(row["norm"])])))
-    return f"The last token's mean attention beside the {norm}: {_shape(row, total)}."
-
-
-def _shape(row: Mapping[Any, Any], tokens: int) -> str:
-    """Whether the tokens are in the order of the norms beside the variant."""
-    if tokens < _FEWEST_RANKED:
-        return "too few tokens for a shape"
-    rank = float(row["spearman"])
-    if math.isnan(rank):
-        return "one of the two profiles is flat, so there is no order to compare"
-    words = next(words for least, words in _ORDERS if rank >= least).format(METHOD_KINDS[str(row["method"])])
-    return f"its shape {words} (Spearman {rank:.2f})"
 
 
 def bounds_headline(result: Comparison) -> Headline | None:
@@ -315,7 +282,7 @@ def bounds_headline(result: Comparison) -> Headline | None:
         "derivative."
     )
     if broken:
-        text += " A certified bound that fails is a defect of this software or of the run: please report it."
+        text += f" {_DEFECT}."
     return Headline(state, text, "sensitivity", "Bounds")
 
 

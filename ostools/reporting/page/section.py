@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
+from ostools.ground.words import number
 from ostools.reporting.page.page import Figure, Script, render
-from ostools.reporting.style.theme import visible
+from ostools.reporting.style.theme import display_token, visible
+from ostools.results import Frame
 
 FOUND, NOT_FOUND, OPEN, UNTESTED = "found", "not found", "not decided", "not tested"
 HOLD, NO_SIZE, FAIL = "hold", "hold, of no use as a size", "FAIL"
@@ -23,20 +28,22 @@ class Table:
     rows: Sequence[Sequence[str]]
 
 
-def table_from(caption: str, records: Iterable[Any], columns: Mapping[str, str | Callable[[Any], object]]) -> Table:
-    """Make a table of records; `columns`: by its header, what each column shows of a record."""
-    rows = [[str(show(record) if callable(show) else record[show]) for show in columns.values()] for record in records]
-    return Table(caption, list(columns), rows)
+def frame_table(caption: str, frame: Frame) -> Table:
+    """A data frame as a table: numbers of three digits, tokens made visible, without columns that hold nothing."""
+    names = [name for name in frame.columns if frame[name].notna().any()]
+    cells = frame[names].itertuples(index=False, name=None)
+    rows = [[_cell(name, value) for name, value in zip(names, row, strict=True)] for row in cells]
+    return Table(caption, list(map(str, names)), rows)
 
 
-def share(value: Any) -> str:
-    """A share in per cent; a dash where there is none."""
-    return "–" if value != value else f"{value:.0%}"
-
-
-def interval(low: str, high: str) -> Callable[[Mapping[Any, Any]], str]:
-    """A cell from these two columns of a record."""
-    return lambda row: "–" if row[low] != row[low] else f"{row[low]:.0%} to {row[high]:.0%}"
+def _cell(name: str, value: Any) -> str:
+    if pd.isna(value):
+        return "–"
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return number(value)
+    return display_token(str(value)) if name == "token" else str(value)
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,11 @@ class Headline:
     text: str
     section: str
     link: str
+
+    @property
+    def sentence(self) -> str:
+        """The verdict and its figures."""
+        return f"{self.verdict} {self.text}"
 
 
 @dataclass(frozen=True)

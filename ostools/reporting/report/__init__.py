@@ -1,1 +1,1 @@
-"""The report on a model: `measuring` (what its sections show), `rendering` (the page), `report` (one HTML file)."""
+"""The report on a model: `report` (what is measured, in one HTML file), `rendering` (the page), `summary` (first section)."""

@@ -13,11 +13,11 @@ from typing import Any
 from ostools.ground.words import title_of
 from ostools.models.families import EMBEDDED
 from ostools.reporting.page.section import Part, Section, render_sections
+from ostools.reporting.report.summary import findings_section
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.about import again_section, reading_section, run_section
 from ostools.reporting.sections.records import Measurements
 from ostools.reporting.style import theme
-from ostools.reporting.summary.summary import findings_section
 
 WITHOUT_VIEW = "The interactive view of heads stands in the report of one model: a page holds one such view."
 _LEAD = (

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+import pandas as pd
 
 from ostools.experiments.figures.counting import figure_4_of
 from ostools.experiments.reproduce.claims import Reproduction
 from ostools.experiments.reproduce.parts import ATTENTION, CERTIFIED, LAYERS, LEMMAS, OVER_SQUASHING, PRINTED
-from ostools.ground.words import number, short_name
+from ostools.ground.words import short_name
 from ostools.measure.profiles.compare import compare
-from ostools.reporting.charts import chart_of
-from ostools.reporting.page.section import Part, Section, Table, render_sections, spelled, table_from
+from ostools.reporting.page.section import Part, Section, Table, frame_table, render_sections, spelled
 from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.reporting.sections.about import again_section, origin_terms
 from ostools.reporting.sections.blocks import block
-from ostools.results import Result, frame_of
+from ostools.results import Frame, Result, frame_of
 
 TITLES = {
     "figure-2": "Copying the first and the last digit (Figure 2)",
@@ -73,16 +74,17 @@ def command(reproduction: Reproduction, out: str, recipe: str | None) -> str:
     return " ".join(map(quoted, words))
 
 
+def _claims_table(caption: str, claims: Frame, **columns: str) -> Table:
+    """The paper's words and the outcome of each claim, and these columns by their headers."""
+    quotes = claims["words"].map("“{}”".format)
+    names = {"here": claims["outcome"].str.upper(), **{name: claims[column] for column, name in columns.items()}}
+    return frame_table(caption, pd.DataFrame({"the paper's words": quotes, **names}))
+
+
 def _claims(reproduction: Reproduction) -> Section:
     """All claims, one line each, in the paper's order."""
-    columns: dict[str, Any] = {
-        "the paper's words": lambda row: f"“{row['words']}”",
-        "where": "place",
-        "here": lambda row: row["outcome"].upper(),
-        "what was measured, or why nothing could be measured": "measured",
-    }
-    table = table_from("The paper's claims, one line each", frame_of(reproduction).to_dict("records"), columns)
-    parts = [Part(tables=[table])]
+    headers = {"place": "where", "measured": "what was measured, or why nothing could be measured"}
+    parts = [Part(tables=[_claims_table("The paper's claims, one line each", frame_of(reproduction), **headers)])]
     reasons = [f"{name}: {reason}" for name, reason in reproduction.refused.items()]
     if reasons:
         parts.append(Part(title="Parts that could not be measured, and why", items=reasons))
@@ -93,79 +95,55 @@ def _claims(reproduction: Reproduction) -> Section:
 
 def _section(name: str, title: str, reproduction: Reproduction) -> Section:
     """The charts of a part, and after them its claims with their rules."""
-    frame = frame_of(reproduction)
+    frame, results = frame_of(reproduction), reproduction.results[name]
     claims = frame[frame["parts"].str.split(", ").map(lambda parts: name in parts)]
     aloud = "The claims about it are in the table below."
     parts = [
-        block(result, f"{name}-{place}", caption, [], aloud=aloud, chart=chart)
-        for place, (caption, result, chart) in enumerate(_charts(name, reproduction.results[name]))
+        block(result, f"{name}-{place}", caption, [], aloud=aloud)
+        for place, (caption, result) in enumerate(_charts(name, results).items())
     ]
-    columns: dict[str, Any] = {
-        "the paper's words": lambda row: f"“{row['words']}”",
-        "here": lambda row: row["outcome"].upper(),
-        "the rule": "rule",
-    }
-    rules = table_from(f"Rules: {title}", claims.to_dict("records"), columns)
-    return Section(
-        name, title, title.partition(" (")[0], "", [*parts, Part(tables=[*_checks(name, reproduction), rules])]
-    )
-
-
-def _checks(name: str, reproduction: Reproduction) -> list[Table]:
-    """Every check of the lemmas: its figure, the requirement, and whether it passed."""
-    if name != LEMMAS:
-        return []
-    columns: dict[str, Any] = {
-        "lemma": "lemma",
-        "hypotheses": "hypotheses",
-        "computed": "computed",
-        "figure": lambda row: number(row["figure"]),
-        "required": lambda row: f"{row['relation']} {number(row['required'])}",
-        "passed": lambda row: "yes" if row["passed"] else "NO",
-    }
-    caption = "Every check on numbers; one without a hypothesis passes only if the statement then breaks"
-    return [table_from(caption, frame_of(reproduction.results[name][LEMMAS]).to_dict("records"), columns)]
-
-
-def _charts(name: str, results: Mapping[str, Any]) -> list[tuple[str, Result, Callable[[Any], Any]]]:
-    """Caption, result and chart function of each chart of a part; the lemmas have a table instead."""
+    tables = [_claims_table(f"Rules: {title}", claims, rule="the rule")]
     if name == LEMMAS:
-        return []
-    if name == "figure-3":
-        figure = results["figure"]
-        return [
-            ("Errors of sums and counts", figure, chart_of),
-            ("How often each number was answered", figure, lambda figure: chart_of(figure_4_of(figure, 7))),
+        checks = frame_of(results[LEMMAS])[
+            ["lemma", "hypotheses", "computed", "figure", "relation", "required", "passed"]
         ]
+        caption = "Every check on numbers; one without a hypothesis passes only if the statement then breaks"
+        tables.insert(0, frame_table(caption, checks))
+    return Section(name, title, title.partition(" (")[0], "", [*parts, Part(tables=tables)])
+
+
+def _charts(name: str, results: Mapping[str, Any]) -> dict[str, Result]:
+    """The results of a part that are drawn, by caption; the lemmas have a table instead."""
+    if name == LEMMAS:
+        return {}
+    if name == "figure-3":
+        figure_4 = figure_4_of(results["figure"], 7)
+        return {"Errors of sums and counts": results["figure"], "How often each number was answered": figure_4}
     if name == OVER_SQUASHING:
         caption = f"Measured norms beside the certified bound ({CERTIFIED}) and the paper's form ({PRINTED})"
-        measured = results["measured-0"]
-        return [
-            (caption, results["paths-0"], lambda paths: chart_of(compare(measured, paths))),
-            ("Spectra of the model's own patterns", results["spectra"], chart_of),
-        ]
+        compared = compare(results["measured-0"], results["paths-0"])
+        return {caption: compared, "Spectra of the model's own patterns": results["spectra"]}
     if name == "answer-only":
-        return [(f"Answers to {task}", result, chart_of) for task, result in results.items()]
-    return [(TITLES[name], next(iter(results.values())), chart_of)]
+        return {f"Answers to {task}": result for task, result in results.items()}
+    return {TITLES[name]: next(iter(results.values()))}
 
 
 def _origin(reproduction: Reproduction) -> Section:
     """The model, and the arguments and seconds of each part."""
     arguments: Any = reproduction.provenance.parameters["arguments"]
-    columns: dict[str, Any] = {
-        "part": lambda name: name,
-        "arguments": lambda name: (
-            "; ".join(f"{key} {_short(value)}" for key, value in arguments[name].items()) or "none"
-        ),
-        "measured in": lambda name: f"{reproduction.seconds[name]:,.0f} s",
-    }
-    names: Any = reproduction.seconds
-    table = table_from("What was asked of each part", names, columns)
+    rows = [
+        [
+            name,
+            "; ".join(f"{key} {_short(value)}" for key, value in arguments[name].items()) or "none",
+            f"{seconds:,.0f} s",
+        ]
+        for name, seconds in reproduction.seconds.items()
+    ]
+    table = Table("What was asked of each part", ["part", "arguments", "measured in"], rows)
     part = Part(terms=origin_terms(reproduction.provenance), tables=[table])
     return Section("origin", "Where the numbers come from", "Origin", "", [part])
 
 
 def _short(value: Any) -> str:
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    parts = text.split(",")
-    return text if len(parts) <= 6 else f"{','.join(parts[:3])},...,{parts[-1]}"
+    parts = (", ".join(map(str, value)) if isinstance(value, list) else str(value)).split(",")
+    return ",".join(parts if len(parts) <= 6 else [*parts[:3], "...", parts[-1]])

@@ -121,38 +121,15 @@ class _Run:
         return results, refusals
 
     def _results_of(self, part: Part, progress: Progress | None) -> Results:
-        model = self._model_of(part)
-        key = self._key(part, model)
-        stored = self.store.results(part.name, key)
-        if stored is not None:
-            return stored
-        self.say(f"measuring {part.name}")
-        start = time.perf_counter()
-        results = part.measure(model, options_of(self.arguments[part.name]), progress)
-        seconds = time.perf_counter() - start
-        try:
-            self.store.keep(part.name, key, results, seconds)
-        except UNREADABLE as error:
-            raise InputError(f"{part.name}: the rows cannot be stored: {in_words(error)}") from error
-        stored = self.store.results(part.name, key)  # what is judged is what is stored, now and when it is resumed
-        if stored is None:
-            raise InputError(f"{part.name}: was measured, and could not be read back from {self.store.directory}")
-        return stored
-
-    def _model_of(self, part: Part) -> TransformerBridge | Hosted:
-        """The model, or the answers to the part's questions. Raises `InputError` where answers do not say enough."""
-        if not isinstance(self.model, Hosted) or part.memory is None:
-            return self.model
-        if part.questions is None:
-            raise InputError("takes the inside of a model, and of this one there are answers alone")
-        return self.model.part(part.questions(options_of(self.arguments[part.name])))
-
-    def _key(self, part: Part, model: TransformerBridge | Hosted) -> str:
-        """A hash of what defines a part's numbers."""
+        model: Any = self.model
+        options = options_of(self.arguments[part.name])
         described: Mapping[str, Any] = {} if part.memory is None else self.origin.model
         if isinstance(model, Hosted) and part.memory is not None:
+            if part.questions is None:
+                raise InputError("takes the inside of a model, and of this one there are answers alone")
+            model = model.part(part.questions(options))
             described = {**described, **model.answer_by_id}
-        return digest(
+        key = digest(
             {
                 "part": part.name,
                 "model": {name: str(value) for name, value in described.items()},
@@ -160,6 +137,19 @@ class _Run:
                 "code": code_version(*_MEASURING),
             }
         )
+        if (stored := self.store.results(part.name, key)) is not None:
+            return stored
+        self.say(f"measuring {part.name}")
+        start = time.perf_counter()
+        results = part.measure(model, options, progress)
+        try:
+            self.store.keep(part.name, key, results, time.perf_counter() - start)
+        except UNREADABLE as error:
+            raise InputError(f"{part.name}: the rows cannot be stored: {in_words(error)}") from error
+        stored = self.store.results(part.name, key)  # what is judged is what is stored, now and when it is resumed
+        if stored is None:
+            raise InputError(f"{part.name}: was measured, and could not be read back from {self.store.directory}")
+        return stored
 
 
 # --- recipe files
@@ -188,13 +178,12 @@ def read_recipe(path: str | Path) -> Recipe:
     """The recipe of a YAML file. Raises `InputError` for what cannot be read, unknown keys, parts and arguments."""
     keys = "expected the keys model, device, dtype and parts"
     values = read_yaml(Path(path))
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: {keys}, found {type(values).__name__}")
     try:
-        file = _RecipeFile(**{str(key): value for key, value in values.items()})
+        file = _RecipeFile.model_validate(values)
         return Recipe(file.model, file.device, file.dtype, checked_arguments(file.parts))
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {keys}") from error
+        where = ".".join(map(str, first["loc"])) or type(values).__name__
+        raise InputError(f"{path}: {where}: {first['msg']}; {keys}") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error

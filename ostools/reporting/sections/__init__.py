@@ -6,24 +6,13 @@ A block on the page is a result, its chart, and what is said of it.
 from __future__ import annotations
 
 from ostools.reporting.sections.answers import EVALUATE, MITIGATIONS
-from ostools.reporting.sections.attention import ATTENTION
 from ostools.reporting.sections.collapse import COLLAPSE, PRECISION
 from ostools.reporting.sections.position import POSITION
 from ostools.reporting.sections.probes import FAILURE_STAGE
 from ostools.reporting.sections.records import ReportSection
-from ostools.reporting.sections.sensitivity import LAYERS, SENSITIVITY
+from ostools.reporting.sections.sensitivity import ATTENTION, LAYERS, SENSITIVITY
 
 SECTIONS: dict[str, ReportSection] = {
     section.name: section
-    for section in (
-        COLLAPSE,
-        PRECISION,
-        POSITION,
-        SENSITIVITY,
-        LAYERS,
-        ATTENTION,
-        EVALUATE,
-        FAILURE_STAGE,
-        MITIGATIONS,
-    )
+    for section in (COLLAPSE, PRECISION, POSITION, SENSITIVITY, LAYERS, ATTENTION, EVALUATE, FAILURE_STAGE, MITIGATIONS)
 }

@@ -17,15 +17,8 @@ CAVEATS = (
     "Measured norms are exact derivatives. Estimated norms come from random probes and have intervals.",
     "The certified bounds drawn here are bounds of the derivative with attention patterns and norm scales frozen. Those are "
     "the assumptions of Theorem 5.1. They do not bound the real derivative.",
-    "The paper's forms of Theorem 5.1 need constants that a real model does not have. They are drawn as what the paper shows. "
-    "They are not bounds.",
-    "Each form that is no bound stands beside the measured norms of this prompt. It is called believed where order and size "
-    "agree with them by rules that were fixed beforehand. That says nothing about another prompt or model.",
     "Theorem 4.2 assumes that positional information decays with distance, “e.g. as in RoPE”. Rotary positions did not do "
     "that where it was measured, on random decoders. Whether a distance falls is therefore measured here.",
-    "Collapse: a pair is hidden in a dtype at a length where its float64 distance is below the rounding noise of the "
-    "difference. Eight tried lengths in a row make a range; fewer are chance. A range says nothing about lengths that were "
-    "not tried.",
     "Over-squashing, in the strip at the top: over natural passages that are rotated by thirds, the middle third has smaller "
     "norms than the last third, and the 95% interval of that contrast over passages excludes zero. “Not found” means that the "
     "test does not show it. The profile of one prompt confounds place and content.",
@@ -42,20 +35,15 @@ def run_section(measured: Measurements) -> Section:
     drawing = {name: version(name) for name in ("altair", "circuitsvis")}
     provenance = replace(measured.provenance, versions={**measured.provenance.versions, **drawing})
     parts = [Part(terms=origin_terms(provenance))]
-    results = {"sensitivity": measured.sensitivity, "layers": measured.layers, "attention": measured.attention}
-    names = [name for name, result in results.items() if result is not None]
+    names = [name for name in ("sensitivity", "layers", "attention") if getattr(measured, name) is not None]
     if names:
         words = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
         parts.append(Part(title=f"The prompt of {words}", quote=measured.prompt, more=[more]))
     if measured.reduced:
         parts.append(Part(title="Less than in a full report of a small model", findings=[measured.reduced]))
     if measured.left_out:
-        parts.append(
-            Part(
-                title="Left out, and why",
-                items=[f"{omission.section}: {omission.reason}" for omission in measured.left_out],
-            )
-        )
+        omissions = [f"{omission.section}: {omission.reason}" for omission in measured.left_out]
+        parts.append(Part(title="Left out, and why", items=omissions))
     return Section("run", "What was run", "What was run", "", parts)
 
 

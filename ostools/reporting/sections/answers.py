@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-import pandas as pd
 
 from ostools.experiments import Study, study
 from ostools.experiments.study.study import study_memory
-from ostools.experiments.study.verdicts import (
-    ABOUT,
-    ABOUT_WORDS,
-    HELPS,
-    HURTS,
-    LARGER,
-    NO_EFFECT,
-    QUANTITIES,
-    SMALLER,
-    UNCHANGED,
-    in_words,
-)
+from ostools.experiments.study.verdicts import ABOUT, ABOUT_WORDS, HELPS, HURTS, LARGER, NO_EFFECT, SMALLER, UNCHANGED
 from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
+from ostools.experiments.study.verdicts import in_words as effect_words
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.measure import evaluate
@@ -34,27 +22,15 @@ from ostools.reporting.findings.answers import (
     evaluation_findings,
     floor_or_ceiling,
     measured_answers,
-    study_finding,
     unread_texts,
 )
 from ostools.reporting.findings.collapse import task_of
-from ostools.reporting.page.section import (
-    FOUND,
-    NOT_FOUND,
-    OPEN,
-    UNTESTED,
-    Headline,
-    More,
-    Part,
-    Table,
-    interval,
-    table_from,
-)
+from ostools.reporting.page.section import FOUND, NOT_FOUND, OPEN, UNTESTED, Headline, Part, StripField
 from ostools.reporting.sections import extent
-from ostools.reporting.sections.blocks import block
-from ostools.reporting.sections.records import Measurements, Plan, ReportSection, Run, Step, Verdict
+from ostools.reporting.sections.blocks import block, in_detail
+from ostools.reporting.sections.records import Measurements, Plan, ReportSection, Run, Step
 from ostools.reporting.style import theme
-from ostools.results import Frame
+from ostools.results.table_head import TableHead
 
 EVALUATION_LEAD = (
     "Prompts of Appendix C.1, answered greedily in this run. The last answer line of the text is read. It is right if it "
@@ -83,17 +59,18 @@ def _answers_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
     return [evaluate_memory(model, name, lengths, seeds=seeds) for name in extent.EVALUATION]
 
 
-def _answers_state(measured: Measurements) -> str:
+def _answers_verdict(measured: Measurements) -> StripField:
     """Found where a read answer is wrong; cut off, or something else, is neither right nor wrong."""
     results = measured.evaluations
-    if not results:
-        return UNTESTED
+    state = NOT_FOUND if results else UNTESTED
     if any(result.wrong for result in results):
-        return FOUND
-    return OPEN if any(result.read < answer_counts(result)[1] for result in results) else NOT_FOUND
+        state = FOUND
+    elif any(result.read < answer_counts(result)[1] for result in results):
+        state = OPEN
+    return StripField("Wrong answers", state, "does the model err on a task?", "evaluate")
 
 
-def _answers_headlines(measured: Measurements) -> Sequence[Headline]:
+def _answers_headlines(measured: Measurements) -> list[Headline]:
     return [evaluation_headline(result) for result in measured.evaluations]
 
 
@@ -118,22 +95,12 @@ def _evaluation_parts(measured: Measurements) -> list[Part]:
 
 def evaluation_block(result: Evaluation, name: str, **part_fields: Any) -> Part:
     """Right answers by length, and every length in numbers."""
-    task, sentences = task_of(result), [answers_sentence(result), *unread_texts(result)]
-    more = [More("In detail", findings=evaluation_findings(result), tables=[_lengths(result, task)])]
-    return block(result, name, f"Answers by length, {task}", sentences, more=more, **part_fields)
-
-
-def _lengths(result: Evaluation, task: str) -> Table:
-    columns: dict[str, Any] = {
-        "items": "length",
-        "right": lambda row: f"{row['right']} of {row['asked']}",
-        "Wilson 95%": interval("wilson_low", "wilson_high"),
-        "right by content": lambda row: f"{row['content_right']} of {row['content_read']}",
-        "something else": "something_else",
-        "cut off": "cut_off",
-        "length trained": lambda row: {True: "yes", False: "no"}.get(row["within_training"], "not known"),
-    }
-    return table_from(f"Answers, {task}", result.summary.to_dict("records"), columns)
+    caption, sentences = f"Answers by length, {task_of(result)}", [answers_sentence(result), *unread_texts(result)]
+    columns = (
+        "length right asked wilson_low wilson_high content_right content_read something_else cut_off within_training"
+    )
+    more = [in_detail(result, TableHead("summary", columns), findings=evaluation_findings(result))]
+    return block(result, name, caption, sentences, more=more, **part_fields)
 
 
 EVALUATE = ReportSection(
@@ -143,8 +110,8 @@ EVALUATE = ReportSection(
     EVALUATION_LEAD,
     Step(10, _measure_answers, _answers_memory),
     _evaluation_parts,
-    {"Evaluation": _answers_headlines},
-    Verdict("Wrong answers", "does the model err on a task?", _answers_state),
+    _answers_headlines,
+    _answers_verdict,
 )
 
 # --- what helps
@@ -203,28 +170,29 @@ def _study_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
     return [*_answers_memory(model, plan), *studies]
 
 
-def _study_state(measured: Measurements) -> str:
+def _study_verdict(measured: Measurements) -> StripField:
     """Not tested where every answer is right without one: nothing can help there."""
     study = measured.study
     answers = None if study is None else measured_answers(study)
+    state = NOT_FOUND
     if study is None or answers is None or answers.empty or float(answers["baseline"].iloc[0]) == 1:
-        return UNTESTED
-    kinds = set(study.verdicts["answers"])
-    if HELPS in kinds:
-        return FOUND
-    if kinds <= {UNCHANGED}:
-        return UNTESTED
-    return OPEN if UNDECIDED_ANSWERS in kinds else NOT_FOUND
+        state = UNTESTED
+    elif HELPS in (kinds := set(study.verdicts["answers"])):
+        state = FOUND
+    elif kinds <= {UNCHANGED}:
+        state = UNTESTED
+    elif UNDECIDED_ANSWERS in kinds:
+        state = OPEN
+    rule = "does one make more answers right?"
+    return StripField("Mitigations", state, rule, "mitigations", good_if_found=True)
 
 
-def _study_headlines(measured: Measurements) -> list[Headline | None]:
-    return [mitigations_headline(measured.study)]
+def _study_headlines(measured: Measurements) -> list[Headline]:
+    return [] if measured.study is None else [mitigations_headline(measured.study)]
 
 
-def mitigations_headline(study: Study | None) -> Headline | None:
+def mitigations_headline(study: Study) -> Headline:
     """What helps or hurts the answers, by the study's verdicts."""
-    if study is None:
-        return None
     parameters: Any = study.provenance.parameters
     rows, effects, answers = study.verdicts.to_dict("records"), study.effects, measured_answers(study)
     changes = []
@@ -232,7 +200,7 @@ def mitigations_headline(study: Study | None) -> Headline | None:
         for about in (name for name in ABOUT if row.get(name) in (HELPS, HURTS, LARGER, SMALLER)):
             effect = effects[(effects["mitigation"] == row["mitigation"]) & (effects["about"] == about)].iloc[0]
             verb = {LARGER: "raises", SMALLER: "lowers"}.get(row[about], row[about])
-            changes.append(f"{row['mitigation']} {verb} ({ABOUT_WORDS[about]}: {in_words(effect.to_dict())})")
+            changes.append(f"{row['mitigation']} {verb} ({ABOUT_WORDS[about]}: {effect_words(effect.to_dict())})")
     verdict = f"{'; '.join(changes)}." if changes else "No mitigation is shown to help or to hurt."
     words = {
         UNCHANGED: "inactive, it changed nothing",
@@ -254,27 +222,8 @@ def _study_parts(measured: Measurements) -> list[Part]:
     if study is None:
         return []
     caption = f"Mitigations against none, {study.provenance.parameters['task']}"
-    effects = More("Every effect", findings=study.verdicts["sentence"].tolist(), tables=[_effects(study)])
-    decided = [name for name in ABOUT if name in set(study.effects["about"])]
-    columns = {"mitigation": "mitigation"} | {ABOUT_WORDS[name]: name for name in decided}
-    title = "Verdicts, all together at the study's level"
-    tables = [table_from(title, study.verdicts.to_dict("records"), columns)]
-    return [block(study, "mitigations-chart", caption, [study_finding(study)], tables=tables, more=[effects])]
-
-
-def _effects(study: Study) -> Table:
-    def quantity(row: Mapping[Any, Any]) -> str:
-        return QUANTITIES[row["quantity"]].words + ("" if pd.isna(row["dtype"]) else f", {row['dtype']}")
-
-    effects: Frame = study.effects
-    columns: dict[str, Any] = {
-        "mitigation": "mitigation",
-        "quantity": quantity,
-        "kind": "kind",
-        "effect": lambda row: in_words(row) if row["pairs"] else row["reason"] or "inactive",
-        "pairs": "pairs",
-    }
-    return table_from("Effects with their intervals", effects.to_dict("records"), columns)
+    more = [in_detail(study, findings=study.findings())]
+    return [block(study, "mitigations-chart", caption, [mitigations_headline(study).sentence], more=more)]
 
 
 MITIGATIONS = ReportSection(
@@ -284,6 +233,6 @@ MITIGATIONS = ReportSection(
     MITIGATIONS_LEAD,
     Step(20, _measure_study, _study_memory),
     _study_parts,
-    {"Mitigations": _study_headlines},
-    Verdict("Mitigations", "does one make more answers right?", _study_state, good_if_found=True),
+    _study_headlines,
+    _study_verdict,
 )

@@ -1,4 +1,4 @@
-"""The one builder of pages: a result, its chart, and the sentences and tables on it."""
+"""The one builder of pages: a result, its chart, the sentences on it, and its tables."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 from ostools.ground.errors import InputError, in_words
 from ostools.reporting.charts import chart_of
 from ostools.reporting.page.page import Figure
-from ostools.reporting.page.section import Part
+from ostools.reporting.page.section import More, Part, Table, frame_table
 from ostools.results import Result
+from ostools.results.table_head import TableHead
 
 
 def block(
@@ -36,3 +37,15 @@ def block(
         notes = [f"{caption} could not be drawn: {in_words(error)}", *part_fields.pop("notes", ())]
         return Part(findings=sentences, notes=notes, **part_fields)
     return Part(figure=figure, findings=sentences, **part_fields)
+
+
+def tables_of(result: Result, *heads: TableHead) -> list[Table]:
+    """The tables of a result as a terminal has them, with all of their rows; `heads`: others than those of its class."""
+    default = TableHead("summary" if hasattr(result, "summary") else "frame")
+    tables = (head.of(result) for head in heads or result.tables or (default,))
+    return [frame_table(title, frame) for title, frame in tables if len(frame)]
+
+
+def in_detail(result: Result, *heads: TableHead, findings: Sequence[str] = (), **fields: Any) -> More:
+    """The tables of a result, folded away, after these sentences."""
+    return More("In detail", findings=findings, tables=tables_of(result, *heads), **fields)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
+
+import pandas as pd
 
 from hooks import HookError
 from mitigations.window import own_windows
@@ -27,16 +29,26 @@ from ostools.reporting.findings.collapse import (
     main_pair,
     nearest_to_noise,
     overflow_sentence,
-    precision_findings,
     tails,
     task_of,
     verdicts_at_y,
 )
-from ostools.reporting.page.section import FOUND, NOT_FOUND, OPEN, UNTESTED, Headline, More, Part, Table, table_from
-from ostools.reporting.sections.blocks import block
+from ostools.reporting.page.section import (
+    FOUND,
+    NOT_FOUND,
+    OPEN,
+    UNTESTED,
+    Headline,
+    Part,
+    StripField,
+    Table,
+    frame_table,
+)
+from ostools.reporting.sections.blocks import block, in_detail
 from ostools.reporting.sections.extent import CASTS, LONGEST_WINDOW, ONES
-from ostools.reporting.sections.records import LeftOut, Measurements, Plan, ReportSection, Run, Step, Verdict
+from ostools.reporting.sections.records import LeftOut, Measurements, Plan, ReportSection, Run, Step
 from ostools.results import Frame, frame_of
+from ostools.results.table_head import TableHead
 
 TASKS_OF_ONES = (ONES, "figure-5c", "figure-5d")
 """The prompts whose sequence is ones."""
@@ -56,8 +68,8 @@ PRECISION_LEAD = (
     "activations or of keys and values. A part of that rounding moves both sequences alike too. Below the noise of each "
     "sequence the pair can therefore still be told apart, as long as its distance is above the noise of the difference."
 )
-NO_REFERENCE = (
-    "No verdict can be read from these cells: they were stored without the float64 distance that it is read from."
+_HIDDEN_WHERE = (
+    "The lengths at which the float64 distance at y is below the rounding noise of the difference in that dtype"
 )
 
 
@@ -119,13 +131,14 @@ CURVES = Step(40, _measure_curves, _curves_memory)
 # --- the first screen
 
 
-def _state(measured: Measurements) -> str:
+def _verdict(measured: Measurements) -> StripField:
     kinds = {case.verdict.kind for case in cases(measured.casts or measured.collapses)}
+    state = OPEN if UNDECIDED in kinds else NOT_FOUND
     if kinds & {TO_THE_END, IN_A_RANGE}:
-        return FOUND
-    if not kinds - {OVERFLOWS}:
-        return UNTESTED
-    return OPEN if UNDECIDED in kinds else NOT_FOUND
+        state = FOUND
+    elif not kinds - {OVERFLOWS}:
+        state = UNTESTED
+    return StripField("Collapse", state, "is the pair closer than the rounding noise of its difference?", "collapse")
 
 
 def _headlines(measured: Measurements) -> list[Headline | None]:
@@ -153,11 +166,10 @@ def collapse_headline(results: list[Collapse]) -> Headline | None:
         )
     else:
         result, tail = nearest
-        n_max = max(int(frame_of(curve)["length"].max()) for curve in results)
+        prompts = f"{len(results)} prompts" if len(results) > 1 else "the prompt"
         text = (
-            f"Of {f'{len(results)} prompts' if len(results) > 1 else 'the prompt'} and lengths up to {n_max}, {tail.dtype} on "
-            f"{task_of(result)} comes nearest: over the last quarter of the lengths the distance is {number(tail.margin)} "
-            "times the rounding noise of the difference."
+            f"Of {prompts} and lengths up to {_longest(results)}, {tail['dtype']} on {task_of(result)} comes nearest: over the "
+            f"last quarter of the lengths the distance is {number(tail['margin'])} times the rounding noise of the difference."
         )
         verdict = "The two sequences do not collapse over these lengths."
         if undecided:
@@ -194,17 +206,12 @@ def _prompt_part(result: Collapse) -> Part:
 
 def collapse_block(result: Collapse, name: str, **part_fields: Any) -> Part:
     """The curves of one prompt, whether the distance falls, and the verdict at every site."""
-    task, dtypes = task_of(result), frame_of(result)["dtype"].unique()
-    caption = f"L2 distance of the two y against the number of items, {task}"
-    if result.reference.empty:
-        return block(result, name, caption, [NO_REFERENCE], chart=_curves, **part_fields)
-    trained: Any = result.provenance.model.get("trained_lengths")
-    sentences, route = collapse_findings(result, trained), result.provenance.parameters
-    more = More(
-        "Dtype by dtype, and the verdict at every site",
-        findings=sentences[1:],
-        tables=[_verdicts(result, task)],
-        notes=[f"Computed by {route['route']}: {route['route_reason']}."] if route.get("route") else (),
+    dtypes, route = frame_of(result)["dtype"].unique(), result.provenance.parameters
+    caption = f"L2 distance of the two y against the number of items, {task_of(result)}"
+    sentences = collapse_findings(result)
+    notes = [f"Computed by {route['route']}: {route['route_reason']}."] if route.get("route") else ()
+    more = in_detail(
+        result, TableHead("verdicts", "pair seed dtype site layer status"), findings=sentences[1:], notes=notes
     )
     has_formats = len(dtypes) > 4 or any("-" in dtype for dtype in dtypes)
     chart = precision_chart if has_formats else _curves
@@ -215,65 +222,45 @@ def _curves(result: Collapse) -> Any:
     return collapse_chart(result, ("y",))
 
 
-def _verdicts(result: Collapse, task: str) -> Table:
-    """The verdict at every site and dtype."""
-    table: Frame = result.verdicts()
-    names = ["pair", "seed", "dtype", "site", *(["layer"] if table["layer"].nunique() > 1 else [])]
-    columns = {name: name for name in names} | {"hidden": "status"}
-    return table_from(f"Where the pair is hidden, {task}", table.to_dict("records"), columns)
-
-
 def _precision_parts(measured: Measurements) -> list[Part]:
     """Parts stored in few bits on one prompt, and the model cast on every prompt."""
-    parts = [] if measured.precision is None else [_formats_part(measured.precision)]
+    parts = []
+    if (result := measured.precision) is not None:
+        caption, headline = (
+            f"Which part of low precision hides the pair, {task_of(result)}",
+            collapse_headline([result]),
+        )
+        sentences = [] if headline is None else [headline.sentence]
+        content: Any = {"chart": precision_chart, "tables": [_formats(result)]}
+        parts.append(block(result, "precision-chart", caption, sentences, **content))
     if measured.casts:
-        parts.append(Part(title="The model cast, on every prompt", tables=[_casts(measured.casts)]))
+        where = {
+            task_of(cast): {dtype: verdict.where for dtype, verdict in verdicts_at_y(cast).items()}
+            for cast in measured.casts
+        }
+        table = pd.DataFrame(where).rename_axis("dtype").reset_index()
+        caption = f"{_HIDDEN_WHERE}, up to n = {_longest(measured.casts)} (–: no range of lengths)"
+        parts.append(Part(title="The model cast, on every prompt", tables=[frame_table(caption, table)]))
     return parts
 
 
-def _formats_part(result: Collapse) -> Part:
-    """The chart of one prompt: casts and stored parts side by side."""
-    task = task_of(result)
-    caption, sentences = f"Which part of low precision hides the pair, {task}", precision_findings(result)
-    tables = [_formats(result, task)]
-    return block(result, "precision-chart", caption, sentences, chart=precision_chart, tables=tables)
+def _longest(results: list[Collapse]) -> int:
+    return max(int(frame_of(result)["length"].max()) for result in results)
 
 
-def _formats(result: Collapse, task: str) -> Table:
+def _formats(result: Collapse) -> Table:
     """A row for each precision: what storing changes, beside what noise hides."""
-    pair, over_seeds = main_pair(result), result.verdicts_over_seeds()
-    where = {(dtype, site): verdict.where for (kind, dtype, site, _), verdict in over_seeds.items() if kind == pair}
-    columns: dict[str, Any] = {
-        "precision": "dtype",
-        "distance, float64": lambda tail: number(tail["exact"]),
-        "… weights so stored": lambda tail: number(tail["stored"]),
-        "shift by storing (both alike)": lambda tail: number(tail["weight_shift"]),
-        "noise of running": lambda tail: number(tail["noise"]),
-        "… of the difference": lambda tail: number(tail["pair_noise"]),
-        "pair hidden from n": lambda tail: where[tail["dtype"], "y"],
-        "logits bit-identical from n": lambda tail: where[tail["dtype"], IDENTICAL],
-    }
+    pair, table = main_pair(result), tails(result)
+    where = {key[1:3]: verdict.where for key, verdict in result.verdicts_over_seeds().items() if key[0] == pair}
+    hidden = {"hidden": "y", "logits identical": IDENTICAL}
+    table = table.assign(**{name: [where[dtype, site] for dtype in table["dtype"]] for name, site in hidden.items()})
     caption = (
-        f"{task}: L2 at y, medians over the last quarter of the lengths, and the lengths at which the float64 distance is "
-        f"below the noise of the difference, up to n = {int(frame_of(result)['length'].max())} (–: no range of lengths)"
+        f"{task_of(result)}: L2 at y, medians over the last quarter of the lengths. exact, stored: the float64 distance with "
+        "the weights as given, and as this precision stores them; weight_shift: how far storing moves both alike; noise, "
+        "pair_noise: of running in it, and of the difference; margin: stored over pair_noise. hidden: from which lengths the "
+        f"pair is, up to n = {_longest([result])} (–: no range)"
     )
-    return table_from(caption, map(vars, tails(result)), columns)
-
-
-def _casts(results: list[Collapse]) -> Table:
-    """The lengths at which each dtype hides the pair at y, on each prompt."""
-    where: dict[str, Mapping[str, str]] = {
-        task_of(result): {dtype: verdict.where for dtype, verdict in verdicts_at_y(result).items()}
-        for result in results
-    }
-    n_max = max(int(frame_of(result)["length"].max()) for result in results)
-    dtypes = dict.fromkeys(dtype for ranges in where.values() for dtype in ranges)
-    rows = [[dtype, *(ranges.get(dtype, "–") for ranges in where.values())] for dtype in dtypes]
-    caption = (
-        "The lengths at which the float64 distance at y is below the rounding noise of the difference in that dtype, up to "
-        f"n = {n_max} (–: no range of lengths)"
-    )
-    return Table(caption, ["dtype", *where], rows)
+    return frame_table(caption, table)
 
 
 COLLAPSE = ReportSection(
@@ -283,8 +270,8 @@ COLLAPSE = ReportSection(
     COLLAPSE_LEAD,
     CURVES,
     _collapse_parts,
-    {"Collapse": _headlines},
-    Verdict("Collapse", "is the pair closer than the rounding noise of its difference?", _state),
+    _headlines,
+    _verdict,
 )
 PRECISION = ReportSection(
     "precision",
@@ -293,5 +280,5 @@ PRECISION = ReportSection(
     PRECISION_LEAD,
     CURVES,
     _precision_parts,
-    {"Collapse": _headlines},
+    _headlines,
 )

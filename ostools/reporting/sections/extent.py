@@ -15,12 +15,8 @@ ONES, LONGEST_WINDOW = "figure-5a", 1024
 """The prompt of ones: its lengths go on past the model's sliding window, of at most so many tokens."""
 EVALUATION = ("copy-last:uniform=true", "count-ones-bernoulli")
 """Tasks with drawn prompts: a share of right answers then has an interval, and is not known by the task."""
-FAILURE_STAGE_TASK, FAILURE_STAGE_LENGTHS, FAILURE_STAGE_SEEDS, FAILURE_STAGE_DTYPES = (
-    "count-ones-bernoulli",
-    (4, 8, 16, 32, 64),
-    tuple(range(12)),
-    ("float32",),
-)
+FAILURE_STAGE_TASK, FAILURE_STAGE_LENGTHS = "count-ones-bernoulli", (4, 8, 16, 32, 64)
+FAILURE_STAGE: dict[str, Any] = {"dtypes": ("float32",), "seeds": tuple(range(12))}
 """Counting, where the paper expects that answers are lost."""
 STUDY_LENGTHS = tuple(range(4, 37, 4))
 """The study of mitigations: as few lengths as can decide about two of them."""
@@ -32,14 +28,16 @@ LARGE = 3e7
 """Parameters of the blocks from which on a whole report takes over ten minutes."""
 
 
+NOT_QUICK = ("precision", "failure-stage", "mitigations")
+"""The sections that a quick report has only by name."""
+
+
 @dataclass(frozen=True)
 class Extent:
     """How much of each kind is measured on a model of one size.
 
     collapse_step: every so many lengths. forms, mlp_norm: of the path sum. cotangents: of the sketch
     of the position effect; untrained: whether the architecture before training is measured beside it.
-    words: what is less than on a small model, and how to have all of it; length_words: the same of the
-    default lengths of collapse.
     """
 
     collapse_step: int
@@ -50,8 +48,6 @@ class Extent:
     forms: tuple[str, ...]
     mlp_norm: str
     cotangents: int
-    words: str = ""
-    length_words: str = ""
     untrained: bool = True
 
     @property
@@ -64,41 +60,28 @@ class Extent:
         steps = range(self.collapse_step, longest + 1, self.collapse_step)
         return sorted({*range(1, min(8, longest) + 1), *steps, longest})
 
+    def words(self, default_lengths: bool) -> str:
+        """What is less than on a small model, and how to have all of it; of collapse, where it has its default lengths."""
+        if self.collapse_step == 1:
+            return ""
+        start = "" if self.untrained else "This report is a quick one: without `--quick` it measures more. "
+        alone = "" if self.untrained else " and no untrained model beside it"
+        text = (
+            f"{start}Answers are measured at {len(self.answer_lengths)} lengths of {len(self.answer_seeds)} sequences each, "
+            f"mitigations on one sequence a length, and the position with {self.cotangents} cotangents{alone}. Of the path "
+            "sum's forms the report has Theorem 5.1's and one certified bound, which bounds an MLP by the product of its "
+            "matrices' norms. `ostools evaluate`, `mitigate`, `bounds` and `collapse` measure more."
+        )
+        lengths = (
+            f"the lengths 1 to 8 and at every {self.collapse_step}th one after that; `--lengths 1:256` measures all"
+        )
+        return f"{text} Collapse is measured at {lengths}." if default_lengths else text
+
 
 FULL = Extent(1, FORMATS, (4, 8, 16, 32, 64), tuple(range(8)), tuple(range(4)), tuple(VARIANTS), "svd", 8)
-REDUCED = Extent(
-    16,
-    (*CASTS, "float16"),
-    (4, 8, 16, 32),
-    tuple(range(4)),
-    (0,),
-    ("local", "theorem-5.1"),
-    "product",
-    4,
-    "Answers are measured at four lengths of four sequences each, and mitigations on one sequence a length. Of the path sum's "
-    "forms the report has Theorem 5.1's and one certified bound, which bounds an MLP by the product of its "
-    "matrices' norms. `ostools evaluate`, `mitigate`, `bounds` and `collapse` measure more.",
-    "Collapse is measured at the lengths 1 to 8 and at every sixteenth one after that; `--lengths 1:256` measures all.",
-)
-
-
-NOT_QUICK = ("precision", "failure-stage", "mitigations")
-"""The sections that a quick report has only by name."""
-QUICK = Extent(
-    64,
-    CASTS,
-    (4, 16),
-    tuple(range(2)),
-    (0,),
-    ("local", "theorem-5.1"),
-    "product",
-    2,
-    "This report is a quick one: two lengths of two sequences each for the answers, two cotangents by "
-    "position and no untrained model beside it, and of the path sum's forms Theorem 5.1's and one certified bound. "
-    "Without `--quick` it measures more.",
-    "Collapse is measured at the lengths 1 to 8 and at every sixty-fourth one after that; `--lengths 1:256` measures all.",
-    untrained=False,
-)
+_FORMS = ("local", "theorem-5.1")
+REDUCED = Extent(16, (*CASTS, "float16"), (4, 8, 16, 32), tuple(range(4)), (0,), _FORMS, "product", 4)
+QUICK = Extent(64, CASTS, (4, 16), tuple(range(2)), (0,), _FORMS, "product", 2, untrained=False)
 
 
 def extent_of(shape: Shape, quick: bool = False) -> Extent:
@@ -106,8 +89,3 @@ def extent_of(shape: Shape, quick: bool = False) -> Extent:
     if quick:
         return QUICK
     return REDUCED if shape.n_layers * shape.block_parameters > LARGE else FULL
-
-
-def parameters_in_words(shape: Shape) -> str:
-    """How large a model is, as the reason for what it is measured with only by name."""
-    return f"the blocks have {shape.n_layers * shape.block_parameters / 1e6:,.0f} million parameters"

@@ -6,7 +6,7 @@ progress bar, the forecast of memory, the verdicts and headlines of the first sc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,7 +21,7 @@ from ostools.measure.answers.evaluate import Evaluation
 from ostools.measure.attention.attention import Attention
 from ostools.models import Prompt
 from ostools.models.shape import Shape
-from ostools.reporting.page.section import Headline, Part, Section
+from ostools.reporting.page.section import Headline, Part, Section, StripField
 from ostools.reporting.sections.extent import Extent
 from ostools.results import Provenance, Result
 
@@ -147,22 +147,16 @@ class Step:
     memory: Callable[[Unloaded, Plan], Iterable[int]]
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """A field of the strip on the first screen: a question by `name`, the `rule` that answers it in one word.
+def dear_from(most: float, words: str, *, per_token: bool = False) -> Callable[[Shape, int], str]:
+    """Why a model is too large on a CPU: its blocks have more than `most` parameters, or parameters times tokens."""
 
-    good_if_found: that something is found is good news.
-    """
+    def dear(shape: Shape, pos: int) -> str:
+        parameters = shape.n_layers * shape.block_parameters
+        if shape.device != "cpu" or parameters * (pos if per_token else 1) <= most:
+            return ""
+        return f"the blocks have {parameters / 1e6:,.0f} million parameters, {words.format(pos=pos)}"
 
-    name: str
-    rule: str
-    state: Callable[[Measurements], str]
-    good_if_found: bool = False
-
-
-def never_dear(shape: Shape, pos: int) -> str:
-    """For a section that is measured on a model of any size."""
-    return ""
+    return dear
 
 
 @dataclass(frozen=True)
@@ -170,8 +164,8 @@ class ReportSection:
     """One section of the report.
 
     name: of `report(sections=...)`, and the anchor on the page. parts: the blocks of its results, empty
-    where there are none. headlines: by the words of their links. dear: why a model of that shape has the
-    section only where it is named; empty where it has it always.
+    where there are none. verdict: its field of the strip on the first screen. dear: why a model of that
+    shape has the section only where it is named; empty where it has it always.
     """
 
     name: str
@@ -180,9 +174,9 @@ class ReportSection:
     lead: str
     step: Step
     parts: Callable[[Measurements], Sequence[Part]]
-    headlines: Mapping[str, Callable[[Measurements], Sequence[Headline | None]]] = field(default_factory=dict)
-    verdict: Verdict | None = None
-    dear: Callable[[Shape, int], str] = never_dear
+    headlines: Callable[[Measurements], Sequence[Headline | None]] = lambda measured: []
+    verdict: Callable[[Measurements], StripField] | None = None
+    dear: Callable[[Shape, int], str] = lambda shape, pos: ""
 
     def section(self, measured: Measurements) -> Section | None:
         """The section on the page; None where its data are absent."""

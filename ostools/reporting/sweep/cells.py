@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,17 +31,13 @@ class Cells:
         """The value of a column in which all rows are alike."""
         return str(self.rows[column].iloc[0])
 
-    def _differ(self, names: Sequence[str]) -> list[str]:
-        """The columns in which the measurement has several values."""
-        return [name for name in names if self.all_rows[name].nunique() > 1]
-
     @property
     def provenance(self) -> Provenance:
         """The provenance of the rows."""
-        return provenance_of(self.sweep, self.rows, *self.key)
+        return provenance_of(self.sweep, self.rows, *self._key)
 
     @property
-    def key(self) -> tuple[str, ...]:
+    def _key(self) -> tuple[str, ...]:
         """The columns that tell cells apart; a cell has several lengths."""
         return ("model", "task", *(name for name in self.by if name != "length"))
 
@@ -54,21 +51,21 @@ class Cells:
     @property
     def title(self) -> str:
         """Task and model, and what tells these rows from others of their measurement."""
-        names = self._differ([name for name in ("dtype", "seed", "length") if name in self.by])
-        words = [self.value("task"), self.value("model"), *(f"{name} {self.value(name)}" for name in names)]
+        differ = [name for name in (*self.by, "options") if self.all_rows[name].nunique() > 1]
+        words = [self.value("task"), self.value("model")]
+        words += [f"{name} {self.value(name)}" for name in ("dtype", "seed", "length") if name in differ]
         if "mitigation" in self.by and self.value("mitigation") != "none":
             words.append(f"under {inert(self.value('mitigation'))}")
-        words += [self.value(name) for name in self._differ(["options"])]
+        words += [self.value("options")] if "options" in differ else []
         return ", ".join(words) + self.made_by
 
     @property
     def is_longest(self) -> bool:
         """Whether this is the longest prompt of its condition, with the least seed of those."""
-        names = [name for name in (*self.key, "options", *MADE_BY) if name != "seed"]
-        rows = rows_where(self.all_rows, names, [self.value(name) for name in names])
-        longest = rows[rows["length"] == rows["length"].max()]
-        place = int(self.value("length")), int(self.value("seed"))
-        return place == (int(longest["length"].iloc[0]), int(longest["seed"].min()))
+        names = [name for name in (*self._key, "options", *MADE_BY) if name != "seed"]
+        same = (self.all_rows[names].astype(str) == [self.value(name) for name in names]).all(axis=1)
+        rows = self.all_rows.loc[same, ["length", "seed"]].sort_values(["length", "seed"], ascending=[False, True])
+        return [self.value("length"), self.value("seed")] == list(map(str, rows.iloc[0]))
 
 
 def cells_of(sweep: Reading, measurement: str, by: tuple[str, ...]) -> Iterator[Cells]:
@@ -83,14 +80,6 @@ def groups(rows: Frame, *names: str) -> Iterator[tuple[tuple[str, ...], Frame]]:
     if len(rows):
         for key, group in rows.groupby(list(names), sort=False):
             yield tuple(map(str, key)), group.reset_index(drop=True)
-
-
-def rows_where(rows: Frame, names: Sequence[str], values: Sequence[str]) -> Frame:
-    """The rows with these values, as text, in these columns."""
-    same = np.full(len(rows), True)
-    for name, value in zip(names, values, strict=True):
-        same &= (rows[name].astype(str) == value).to_numpy()
-    return rows[same].reset_index(drop=True)
 
 
 def require_finite(rows: Frame, columns: Sequence[str]) -> None:
@@ -121,14 +110,8 @@ def provenance_of(sweep: Reading, rows: Frame, *names: str) -> Provenance:
     if "rewritten" in parameters:
         parameters["rewritten"] = any(values["rewritten"] for values in of_each)
     if "difference_at_probed_lengths" in parameters:
-        differences: dict[str, float] = {}
-        lengths: dict[str, set[int]] = {}
-        for values in of_each:
-            for name, value in values["difference_at_probed_lengths"].items():
-                differences[name] = max(value, differences.get(name, 0.0))
-            for name, value in values["lengths_in_passes_of_their_own"].items():
-                lengths.setdefault(name, set()).update(value)
-        parameters["difference_at_probed_lengths"] = differences
-        parameters["lengths_in_passes_of_their_own"] = {name: sorted(value) for name, value in lengths.items()}
+        differences = [values["difference_at_probed_lengths"] for values in of_each]
+        largest = {name: max(shares.get(name, 0.0) for shares in differences) for name in chain(*differences)}
+        parameters["difference_at_probed_lengths"] = largest
     origin = first["model"], parameters, None, first["versions"], tuple(first["edits"]), str(first["time"])
     return Provenance(*origin, first.get("arithmetic", {}))

@@ -6,44 +6,24 @@ a few charts for every task and model.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ostools.ground.errors import InputError
-from ostools.measure import Collapse
-from ostools.measure.answers.evaluate import Evaluation
-from ostools.reporting.page.section import (
-    Headline,
-    More,
-    Part,
-    Section,
-    Table,
-    render_sections,
-    spelled,
-    table_from,
-)
+from ostools.ground.words import runs
+from ostools.reporting.page.section import Headline, More, Part, Section, Table, render_sections, spelled
 from ostools.reporting.page.shell import quoted
 from ostools.reporting.sections.about import again_section, reading_section, versions_of
-from ostools.reporting.sections.records import Measurements
 from ostools.reporting.style import theme
-from ostools.reporting.summary.summary import headlines, verdicts
-from ostools.reporting.sweep.cells import groups, provenance_of, rows_where
 from ostools.reporting.sweep.sections import sections_of
-from ostools.results import Frame, checked_output, write_atomically
-from ostools.runs.cell_file import UNREADABLE
-from ostools.runs.measurements import MEASUREMENTS
-from ostools.runs.reading import MADE_BY, STATES, AskedCell, Reading, distinct, read
+from ostools.results import checked_output, write_atomically
+from ostools.runs.reading import STATES, AskedCell, Reading, distinct, read
 
 MOST_LISTED = 50
 """The most failures, and missing cells, that are listed."""
-MOST_CONDITIONS = 16
-"""The most models under mitigations that the first section compares."""
-_ALIKE = {"evaluate": ("dtype", "options", *MADE_BY), "collapse": ("options", *MADE_BY)}
-"""The columns in which results with one headline are alike, beside model and mitigation."""
 
 
 def sweep_report(directory: str | Path, out: str | Path, say: Callable[[str], None]) -> Path:
@@ -89,7 +69,7 @@ def _count(sweep: Reading) -> str:
 def _state(sweep: Reading, broken: Sequence[str], sections: Sequence[Section]) -> Section:
     """How many cells are measured, the findings, the cells, what failed and what is missing."""
     lines = [Headline(f"{_count(sweep)}.", "", "", ""), *_headlines(sections)]
-    parts = [Part(headlines=lines), *_condition_parts(sweep), Part(tables=[_cells(sweep)]), *_failed(sweep)]
+    parts = [Part(headlines=lines), Part(tables=[_cells(sweep)]), *_failed(sweep)]
     if missing := sweep.of("missing"):
         names = [
             f"{cell.keyed_cell.cell} ({len(cell.missing)} of {len(cell.keyed_cell.cell.lengths)} lengths)"
@@ -109,13 +89,9 @@ def _failed(sweep: Reading) -> list[Part]:
     records = [record for cell in sweep.cells for record in cell.failures]
     if not records:
         return []
-    columns: dict[str, Any] = {
-        "cell": lambda row: row["cell"],
-        "lengths": lambda row: ", ".join(map(str, row["lengths"])),
-        "error": lambda row: row["error"],
-    }
     listed = "" if len(records) <= MOST_LISTED else f", the first {MOST_LISTED} of {len(records)}"
-    table = table_from(f"Lengths that failed{listed}", map(vars, records[:MOST_LISTED]), columns)
+    rows = [[record.cell, ", ".join(map(str, record.lengths)), record.error] for record in records[:MOST_LISTED]]
+    table = Table(f"Lengths that failed{listed}", ["cell", "lengths", "error"], rows)
     errors = Counter(record.error for record in records).most_common(5) if listed else []
     kinds = [f"{count} times: {error}" for error, count in errors]
     note = "`ostools sweep run` with --retry-failed tries them again."
@@ -142,14 +118,10 @@ def _cells(sweep: Reading) -> Table:
         grouped.setdefault((key.measurement, key.task, key.model), []).append(cell)
     rows = []
     for key, cells in grouped.items():
-        values = {
-            name: ", ".join(dict.fromkeys(str(cell.keyed_cell.cell.columns[name]) for cell in cells))
-            for name in ("dtype", "mitigation", "seed")
-        }
-        lengths = sorted({length for cell in cells for length in cell.keyed_cell.cell.lengths})
-        states = Counter(cell.state for cell in cells)
-        span = f"{len(lengths)} from {lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else str(lengths[0])
-        rows.append([*key, *values.values(), span, *(str(states[state]) for state in STATES)])
+        asked = [cell.keyed_cell.cell for cell in cells]
+        values = [dict.fromkeys(str(getattr(cell, name)) for cell in asked) for name in ("dtype", "mitigation", "seed")]
+        lengths, states = sorted({*chain(*(cell.lengths for cell in asked))}), Counter(cell.state for cell in cells)
+        rows.append([*key, *map(", ".join, values), runs(lengths), *(str(states[state]) for state in STATES)])
     columns = ["measurement", "task", "model", "dtypes", "mitigations", "seeds", "lengths"]
     return Table("Cells, by what was asked", [*columns, *STATES], rows)
 
@@ -157,20 +129,7 @@ def _cells(sweep: Reading) -> Table:
 def _origin(sweep: Reading) -> Section:
     """Models, versions and options; where cells do not share them, that is said."""
     origin = sweep.provenance
-    parts = []
-    for name in dict.fromkeys(str(model.get("name")) for model in origin["models"]):
-        loaded = [model for model in origin["models"] if str(model.get("name")) == name]
-        sources = [
-            source for cell in sweep.cells for source in cell.sources if str(source["model"].get("name")) == name
-        ]
-        checkpoints = distinct(source["checkpoint"] for source in sources)
-        hashes = {
-            dtype: distinct(model.get("weight_hash") for model in loaded if str(model.get("dtype")) == dtype)
-            for dtype in dict.fromkeys(str(model.get("dtype")) for model in loaded)
-        }  # of the weights as cast: another in every dtype
-        count = max(len(checkpoints), *map(len, hashes.values()))
-        differ = [f"These cells are of {count} different checkpoints under one name: do not compare them."]
-        parts.append(Part(title=name, terms=_model(loaded, checkpoints, hashes), findings=differ if count > 1 else []))
+    parts = [_model(sweep, name) for name in dict.fromkeys(str(model.get("name")) for model in origin["models"])]
     terms = [("measured", " to ".join(dict.fromkeys(origin["time"])) or "nothing yet")]
     terms += [("versions", versions_of(versions)) for versions in origin["versions"]]
     for options in origin["measurements"]:
@@ -184,97 +143,29 @@ def _origin(sweep: Reading) -> Section:
         for name, words in (("versions", "sets of versions"), ("code", "versions of the code"))
         if len(origin[name]) > 1
     ]
-    parts.append(Part(title="All cells", terms=terms, findings=mixed))
-    return Section("origin", "Where the numbers come from", "Origin", "", parts)
+    return Section(
+        "origin", "Where the numbers come from", "Origin", "", [*parts, Part("All cells", terms=terms, findings=mixed)]
+    )
 
 
-def _model(
-    loaded: Sequence[Any], checkpoints: Sequence[str], hashes: Mapping[str, Sequence[Any]]
-) -> list[tuple[str, str]]:
-    """Terms that every load of a model shares, and its dtypes and devices."""
-    model = loaded[0]
+def _model(sweep: Reading, name: str) -> Part:
+    """What every load of a model shares, its dtypes with their weights, and whether there are several checkpoints."""
+    sources = [source for cell in sweep.cells for source in cell.sources if str(source["model"].get("name")) == name]
+    checkpoints = distinct(source["checkpoint"] for source in sources)
+    hashes: dict[str, list[Any]] = {}  # of the weights as cast: another in every dtype
+    for model in distinct(source["model"] for source in sources):
+        hashes.setdefault(str(model.get("dtype")), []).append(model.get("weight_hash"))
+    model = sources[0]["model"]
     size = model.get("n_parameters")
     parameters = f", {size:,} parameters" if isinstance(size, int) else ""
-    return [
+    by_dtype = "; ".join(f"{dtype} {', '.join(map(str, distinct(values)))}" for dtype, values in hashes.items())
+    terms = [
         ("revision", str(model.get("revision") or "none (not from a hub)")),
-        ("checkpoint (sha256 of its files)", ", ".join(name or "unknown" for name in checkpoints)),
-        (
-            "weights (sha256) by dtype",
-            "; ".join(f"{dtype} {', '.join(map(str, values))}" for dtype, values in hashes.items()),
-        ),
+        ("checkpoint (sha256 of its files)", ", ".join(checkpoint or "unknown" for checkpoint in checkpoints)),
+        ("weights (sha256) by dtype", by_dtype),
         ("architecture", f"{model.get('architecture')}{parameters}"),
         ("dtypes, device", f"{', '.join(hashes)} on {model.get('device')}"),
     ]
-
-
-# --- models and mitigations beside each other
-
-
-def _condition_parts(sweep: Reading) -> list[Part]:
-    """The verdicts and headlines of every model under every mitigation; empty for one condition."""
-    rows = {measurement: sweep.rows(measurement) for measurement in _ALIKE}
-    pairs = [pair for table in rows.values() for pair, _ in groups(table, "model", "mitigation")]
-    conditions = list(dict.fromkeys(pairs))
-    if len(conditions) < 2:
-        return []
-    parts = [_condition(sweep, rows, *condition) for condition in conditions[:MOST_CONDITIONS]]
-    if len(conditions) > MOST_CONDITIONS:
-        text = f"Compared here are {MOST_CONDITIONS} of {len(conditions)} models under mitigations."
-        parts.append(Part(notes=[f"{text} The sections below have all."]))
-    return parts
-
-
-def _condition(sweep: Reading, rows: dict[str, Frame], model: str, mitigation: str) -> Part:
-    title = f"{model}, {'no mitigation' if mitigation == 'none' else mitigation}"
-    condition_rows = {
-        name: rows_where(table, ("model", "mitigation"), (model, mitigation)) if len(table) else table
-        for name, table in rows.items()
-    }
-    strip, lines = [], []
-    try:
-        for results, words in _results(sweep, condition_rows):
-            measured = Measurements(results[0].provenance, "", ())
-            if isinstance(results[0], Evaluation):
-                name, measured.evaluations = "Wrong answers", results
-            else:
-                name, measured.collapses = "Collapse", results
-            fields = [field for field in verdicts(measured) if field.name == name]
-            strip += [replace(field, name=f"{field.name}{words}") for field in fields]
-            lines += [replace(line, link=f"{line.link}{words}") for line in headlines(measured)]
-    except UNREADABLE as error:
-        why = f"This could not be read from what is stored: {type(error).__name__}: {error}"
-        return Part(title=title, findings=[why])
-    return Part(title=title, strip=strip, headlines=lines)
-
-
-def _results(sweep: Reading, rows: dict[str, Frame]) -> Iterator[tuple[list[Any], str]]:
-    """Results that were made alike, with the words that tell them from the others of their condition."""
-    for measurement, names in _ALIKE.items():
-        table, read_back = rows[measurement], MEASUREMENTS[measurement].swept.read
-        by = ("model", "task", "mitigation", *(["dtype"] if "dtype" in names else []))
-        for key, _ in groups(table, *names):
-            task_rows = [group for _, group in groups(rows_where(table, names, key), "task")]
-            results: list[Any] = [read_back(group, provenance_of(sweep, group, *by)) for group in task_rows]
-            # Without float64 nothing is said of a collapse.
-            exact = [item for item in results if not isinstance(item, Collapse) or not item.reference.empty]
-            if exact:
-                yield exact, _differing_words(table, names, key)
-
-
-def _differing_words(rows: Frame, names: tuple[str, ...], key: tuple[str, ...]) -> str:
-    """The values of these columns that others of the condition do not have; empty where all are alike."""
-    words = []
-    for name, value in zip(names, key, strict=True):
-        if rows[name].nunique() > 1:
-            is_options = name == "options"
-            words.append(_differing_options(rows[name].unique(), value) if is_options else f"{name} {value[:12]}")
-    return f" ({', '.join(words)})" if words else ""
-
-
-def _differing_options(all_options: Iterable[Any], value: str) -> str:
-    try:
-        tables, options = [json.loads(str(text)) for text in all_options], json.loads(value)
-        names = [name for name in options if any(table.get(name) != options[name] for table in tables)]
-        return ", ".join(f"{name} {options[name]}" for name in names)
-    except (ValueError, AttributeError):  # not as a sweep writes them
-        return value
+    count = max(len(checkpoints), *(len(distinct(values)) for values in hashes.values()))
+    differ = [f"These cells are of {count} different checkpoints under one name: do not compare them."]
+    return Part(name, terms=terms, findings=differ if count > 1 else [])

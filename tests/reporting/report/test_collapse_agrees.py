@@ -13,11 +13,10 @@ import pytest
 from ostools.measure import Collapse
 from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, TOLD_APART, UNDECIDED
 from ostools.reporting.charts.collapse import collapse_chart
-from ostools.reporting.findings.collapse import collapse_findings, precision_findings, verdicts_at_y
-from ostools.reporting.page.section import Part, Section
-from ostools.reporting.sections.collapse import COLLAPSE, PRECISION, collapse_headline
+from ostools.reporting.findings.collapse import collapse_findings, verdicts_at_y
+from ostools.reporting.report.summary import verdicts
+from ostools.reporting.sections.collapse import PRECISION, collapse_headline
 from ostools.reporting.sections.records import Measurements
-from ostools.reporting.summary.summary import verdicts
 from tests.reporting.charts.test_charts import svg_of
 from tests.reporting.made import made_collapse
 from tests.sets import quick
@@ -52,30 +51,18 @@ def spans_in(text: str) -> set[tuple[int, int]]:
     return {(int(a or c), int(b or d)) for a, b, c, d in found}
 
 
-def words_of(section: Section | None) -> list[str]:
-    return [] if section is None else [words for part in section.parts for words in words_of_part(part)]
-
-
-def words_of_part(part: Part) -> list[str]:
-    cells = [cell for table in part.tables for row in table.rows for cell in row if row[0] in ("bfloat16", "float16")]
-    return [*part.findings, *cells]
-
-
 def told(result: Collapse) -> dict[str, str]:
     """Every text on the pair at y, by where it stands."""
-    found = Measurements(result.provenance, "", (), collapses=[result], casts=[result])
     headline = collapse_headline([result])
     assert headline is not None
-    texts = {
-        "headline": f"{headline.verdict} {headline.text}",
-        "findings": " ".join(collapse_findings(result)),
-        "findings of precisions": " ".join(precision_findings(result)),
-        "command": " ".join(result.findings()),
-        "section on precision": " | ".join(words_of(PRECISION.section(found))),
+    section = PRECISION.section(Measurements(result.provenance, "", (), casts=[result]))
+    assert section is not None
+    rows = [row for part in section.parts for table in part.tables for row in table.rows]
+    return {
+        "headline": headline.sentence,
+        "findings": " ".join(result.findings()),
+        "section on precision": " | ".join(cell for row in rows for cell in row),
     }
-    if not result.measured().empty:
-        texts["section on collapse"] = " ".join(words_of(COLLAPSE.section(found)))
-    return texts
 
 
 @pytest.mark.parametrize(
@@ -92,20 +79,14 @@ def test_every_sentence_says_what_the_verdict_says(name: str, overflow: tuple[st
     spans = {(span.first, span.last) for span in verdict.ranges}
     assert verdict.kind == kind
     assert bool(spans) == (kind in (TO_THE_END, IN_A_RANGE))
-    found = Measurements(result.provenance, "", (), collapses=[result], casts=[result])
-    assert verdicts(found)[0].state == STRIP[kind]
-    texts = told(result)
-    for place, text in texts.items():
-        if place != "section on collapse":  # its open part says the fall of the float64 curve; the verdict is folded
-            assert spans_in(text) == spans, place
-            assert ("not decided" in text) == (kind == UNDECIDED), place
+    assert verdicts(Measurements(result.provenance, "", (), casts=[result]))[0].state == STRIP[kind]
+    for place, text in told(result).items():
+        assert spans_in(text) == spans, place
+        assert ("not decided" in text) == (kind == UNDECIDED), place
         assert not (spans and re.search(r"not hidden|no range|do not collapse|not collapse", text)), place
-        words = (
-            "float16 | not finite"
-            if place == "section on precision"
-            else "float16 overflows on this model: not measured"
-        )
-        assert (words in text) == bool(overflow) or place in ("command", "section on collapse"), place
+        words = "float16 overflows on this model: not measured"
+        words = "float16 | not finite" if place == "section on precision" else words
+        assert (words in text) == bool(overflow), place
     drawn = svg_of(collapse_chart(result, ("y",)))
     for first, last in spans:
         assert f"hidden from n = {first}" + ("" if last == 128 else f" to {last}") in drawn
@@ -121,5 +102,4 @@ def test_where_nothing_was_measured_nothing_is_claimed() -> None:
     assert headline.text.startswith("float16 overflows on this model: not measured. `ostools collapse --dtype ")
     found = Measurements(result.provenance, "", (), collapses=[result])
     assert verdicts(found)[0].state == STRIP[OVERFLOWS]
-    for text in (*precision_findings(result), *collapse_findings(result)):
-        assert not spans_in(text)
+    assert not any(map(spans_in, collapse_findings(result)))

@@ -1,4 +1,4 @@
-"""Every sentence, both ways: where the data say yes, and where they say no."""
+"""Every sentence, both ways: where the data say yes, and where they say no. Figures are computed here a second time."""
 
 from __future__ import annotations
 
@@ -11,66 +11,54 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ostools.ground.words import factor, number
-from ostools.measure import Comparison
+from ostools.ground.errors import InputError
+from ostools.measure import Collapse, Comparison, Evaluation
 from ostools.reporting.findings import sensitivity as findings
-from ostools.reporting.findings.collapse import collapse_findings, collapse_summary
-from tests.reporting.made import made_collapse, made_comparison, made_sensitivity
+from ostools.reporting.findings.answers import answers_sentence
+from ostools.reporting.findings.collapse import collapse_findings, collapse_summary, tails
+from ostools.reporting.sections.answers import task_with_room
+from ostools.reporting.sections.collapse import PRECISION, collapse_headline
+from ostools.reporting.sections.records import Measurements
+from tests.reporting.charts.test_evaluation import made as made_evaluation
+from tests.reporting.made import PROVENANCE, made_collapse, made_comparison, made_sensitivity
 
 # --- collapse
 
 
-def _said(result) -> str:
-    return " ".join(collapse_findings(result))
+def curve_said(distance: Callable[[int], float], lengths: Any = range(1, 129)) -> str:
+    return " ".join(collapse_findings(made_collapse(distance, lengths=lengths)))
 
 
-def test_a_falling_curve_is_said_to_fall_with_its_power() -> None:
-    said = _said(made_collapse(lambda n: 3.0 / n))
-    assert "it falls" in said
-    assert "it falls. The median" in said
-    assert ", from n = 8 on as n^-k with k = 1, 95% interval 1 to 1." in said
-    assert "does not fall" not in said
-    assert "goes from 3 at n = 1 to 0.0234 at n = 128" in said
+def test_whether_a_curve_falls_and_by_which_law() -> None:
+    falls = curve_said(lambda n: 3.0 / n)
+    assert "goes from 3 at n = 1 to 0.0234 at n = 128: it falls. The median" in falls
+    assert ", from n = 8 on as n^-k with k = 1, 95% interval 1 to 1." in falls
+    assert "as e^(-r n) with r = 0.05, 95%" in curve_said(lambda n: 3.0 * math.exp(-0.05 * n))
+    assert "to a level of 0.02" in curve_said(lambda n: 0.02 + 3.0 / n)
+    assert "A fit does not decide by which law" in curve_said(lambda n: 3.0 if n < 65 else 0.01)
+    steady = curve_said(lambda n: 3.0)
+    assert "it does not fall" in steady
+    assert "not seen on this prompt" in steady
+    little = curve_said(lambda n: 3.0 * (0.66 if n > 60 else 1.0))
+    assert "it falls little" in little
+    assert "not a collapse over these lengths" in little
+    few = curve_said(lambda n: 3.0 / n, [1, 2, 4, 8])
+    assert "4 lengths are too few to claim a trend" in few
+    assert "it falls" not in few
+    exact = curve_said(lambda n: 3.0 / n if n < 20 else 2e-15)  # what is left does not fall any more
+    assert "from n = 20 on it is the rounding of float64 itself. The two representations are the same" in exact
+    assert "does not fall" not in exact
 
 
-def test_a_steady_curve_is_said_not_to_fall() -> None:
-    said = _said(made_collapse(lambda n: 3.0))
-    assert "it does not fall" in said
-    assert "not seen on this prompt" in said
-    assert "it falls" not in said
-
-
-def test_a_curve_that_falls_by_a_third_is_no_collapse() -> None:
-    said = _said(made_collapse(lambda n: 3.0 * (0.66 if n > 60 else 1.0)))
-    assert "it falls little" in said
-    assert "not a collapse over these lengths" in said
-
-
-def test_an_exponential_is_told_from_a_power_and_a_jump_from_both() -> None:
-    assert "as e^(-r n) with r = 0.05, 95%" in _said(made_collapse(lambda n: 3.0 * math.exp(-0.05 * n)))
-    assert "to a level of 0.02" in _said(made_collapse(lambda n: 0.02 + 3.0 / n))
-    assert "A fit does not decide by which law" in _said(made_collapse(lambda n: 3.0 if n < 65 else 0.01))
-
-
-def test_few_lengths_claim_no_trend() -> None:
-    said = _said(made_collapse(lambda n: 3.0 / n, lengths=[1, 2, 4, 8]))
-    assert "4 lengths are too few to claim a trend" in said
-    assert "it falls" not in said
-
-
-def test_where_a_dtype_hides_the_pair_is_said_by_its_range() -> None:
-    result = made_collapse(lambda n: 10.0 / n, noise={"float32": 1e-9, "bfloat16": 0.33})
-    said = _said(result)
+def test_where_a_dtype_hides_the_pair_is_said_by_its_range_and_a_seed_apart_is_no_hidden_length() -> None:
+    result = made_collapse(lambda n: 10.0 / n, noise={"float32": 1e-9, "bfloat16": 0.33}, seeds=(0, 1))
+    said = " ".join(collapse_findings(result))
     # 10 / 30 is still above 0.33, 10 / 31 below.
     assert "In bfloat16 the pair is hidden from 31 on, up to 128, the last length tried (all 98 lengths tried);" in said
     assert "In float32 the pair is not hidden at any of the 128 lengths tried, up to 128;" in said
-
-
-def test_a_seed_in_which_the_pair_is_apart_is_no_hidden_length() -> None:
-    result = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, seeds=(0, 1))
     apart = (result.frame["seed"] == 1) & (result.frame["length"] > 100)
     result.frame.loc[apart, "float64_distance"] = 5.0
-    assert "hidden from 31 to 100 (all 70 lengths tried), apart again from 101" in _said(result)
+    assert "hidden from 31 to 100 (all 70 lengths tried), apart again from 101" in " ".join(collapse_findings(result))
 
 
 @pytest.mark.parametrize(
@@ -90,6 +78,30 @@ def test_the_headline_is_of_the_trained_lengths_where_there_are_some(trained: in
     assert f", {said} (in brackets: median of the last quarter" in trend
 
 
+def test_what_storing_shifts_is_not_noise() -> None:
+    """Weights so stored have a distance of their own, and move both sequences alike: that hides nothing."""
+    result = made_collapse(lambda n: 4.0, noise={"float32": 1e-9, "int8-weights": 1e-3})
+    stored: Any = result.frame["dtype"] == "int8-weights"
+    frame = result.frame.assign(
+        weights=np.where(stored, "int8-weights", "given"), weight_shift=np.where(stored, 9.0, 0.0)
+    )
+    reference = result.reference.assign(weights="int8-weights", distance=2.0)
+    both = Collapse(frame, PROVENANCE, pd.concat([result.reference, reference], ignore_index=True))
+    plain, int8 = tails(both).drop(columns=["dtype", "pair_noise"]).to_numpy().tolist()
+    assert plain == pytest.approx([4.0, 4.0, 0.0, 1e-9, 4e9])
+    assert int8 == pytest.approx([4.0, 2.0, 9.0, 1e-3, 2000])
+    section = PRECISION.section(Measurements(PROVENANCE, "text", ("t",), precision=both))
+    assert section is not None
+    assert list(section.parts[0].tables[0].rows[1])[:5] == ["int8-weights", "4", "2", "9", "0.001"]
+    headline = collapse_headline([both])
+    assert headline is not None
+    assert section.parts[0].findings == [headline.sentence]
+    assert (
+        "int8-weights on figure-5a comes nearest: over the last quarter of the lengths the distance is 2,000 times"
+        in (headline.text)
+    )
+
+
 # --- sensitivity
 
 
@@ -106,11 +118,46 @@ def test_an_estimate_is_not_called_measured_and_has_no_operator_norm() -> None:
     made = made_sensitivity({"full": [1, 4, 2], "frozen": [1, 2, 2]})
     estimated = replace(made, frame=made.frame.assign(method="estimate"))
     said = " ".join(findings.sensitivity_findings(estimated))
-    assert "Estimated, full: " in said
-    assert "Frobenius norm 8" in said
-    assert "the estimated norm is" in said
+    for words in ("Estimated, full: ", "Frobenius norm 8", "the estimated norm is"):
+        assert words in said
     assert "easured" not in said
     assert "operator" not in said
+
+
+def test_a_run_says_its_certificate_once_and_adds_the_widest_interval_of_a_sketch() -> None:
+    def said(*runs: dict[str, Any]) -> Any:
+        made = made_sensitivity({"full": [1.0, 2.0]}, ["a", "b"])
+        parameters = {"runs": {str(index): run for index, run in enumerate(runs)}}
+        certified = replace(made, provenance=replace(made.provenance, parameters=parameters))
+        headline = findings.certificate_headline(certified)
+        in_section = [one for one in findings.sensitivity_findings(certified) if "true Jacobian" in one]
+        assert in_section == ([] if headline is None else [headline.sentence])
+        return headline
+
+    exact, better = ({"certificate": {"within": share}} for share in (0.1, 0.002))
+    assert said(exact, better).verdict.startswith("The norms are within 10% of the true Jacobian norms, at this prompt")
+    assert said(better).verdict.startswith("The norms are within 0.002 of")
+    sketch = said(exact | {"relative_error_reached": 0.5})
+    assert "within 65% of" in sketch.verdict
+    words = "the widest interval of a token is 50%, finite differences of the network itself leave 10%"
+    assert words in sketch.text
+    assert said(exact, {"certificate": {"within": None}}) is None
+    assert said() is None
+
+
+def layers_said(layers: list[list[float]]) -> str:
+    made = made_sensitivity({"full": layers[0]})
+    tables = [made.frame.assign(layer=layer, operator_norm=values) for layer, values in enumerate(layers)]
+    return findings.layers_finding(replace(made, frame=pd.concat(tables, ignore_index=True)))
+
+
+def test_layers_leave_out_what_lies_above_the_last_block() -> None:
+    many = layers_said([[1.0, 3.0, 5.0, 8.0], [0.1, 0.2, 0.9, 4.0], [0.0, 0.0, 0.0, 1.0]])
+    assert many == (
+        "From layer 0 to layer 1 (full, measured, operator norm) the last token's own goes from 8 to 4, the others' median "
+        "goes from 3 to 0.2."
+    )
+    assert layers_said([[8.0]] * 3).endswith("(full, measured, operator norm) the last token's own goes from 8 to 8.")
 
 
 # --- bounds and predictions
@@ -123,28 +170,21 @@ def _of(variant: str, values: np.ndarray) -> str:
     return said
 
 
-def test_a_certified_bound_that_holds_but_is_loose() -> None:
+def test_a_certified_bound_that_holds_but_is_loose_and_one_that_fails() -> None:
     said = _of("local", PROFILE * 1e5)
-    assert "holds at all 6 tokens" in said
-    assert "10^5.0 times the measured norm in the median" in said
-    assert "says nothing about how large the sensitivity is" in said
-    assert "almost as measured (Spearman 1.00)" in said
-    assert "DOES NOT HOLD" not in said
-
-
-def test_a_certified_bound_that_fails_is_shouted() -> None:
+    assert "it holds at all 6 tokens; it is 10^5.0 times the measured norm in the median" in said
+    assert "true and of no use as a size; rank correlation with the measured norms: Spearman 1.00." in said
     values = PROFILE * 10
     values[2] = 0.5
     said = _of("windowed(1)", values)
     assert "IT DOES NOT HOLD, the measured norm is larger at 1 of 6 tokens" in said
     assert "please report it" in said
-    assert "holds at all" not in said
 
 
 def bounds_said(made: Comparison) -> str:
     headline = findings.bounds_headline(made)
     assert headline is not None
-    return f"{headline.verdict} {headline.text}"
+    return headline.sentence
 
 
 @pytest.mark.parametrize("left_open", [0, 1])
@@ -180,67 +220,44 @@ def test_a_comparison_with_an_estimate_is_not_told_as_measured() -> None:
     assert "estimated" not in " ".join(findings.comparison_findings(made))
 
 
-# --- numbers
-
-
-@pytest.mark.parametrize(
-    ("write", "value", "text"),
-    [
-        (number, 0.0, "0"),
-        (number, 0.012345, "0.0123"),
-        (number, 1234.5, "1,234"),
-        (number, 999.6, "1,000"),
-        (number, -0.5, "-0.5"),
-        (number, 1.5e-7, "1.5e-7"),
-        (number, 2e9, "2.0e9"),
-        (number, float("nan"), "unknown"),
-        (number, float("inf"), "infinite"),
-        (factor, 0.30103, "2"),
-        (factor, 6.13, "10^6.1"),
-        (factor, -0.5, "0.316"),
-        (factor, float("inf"), "infinitely many"),
-    ],
-)
-def test_numbers_are_written_short(write: Callable[[float], str], value: float, text: str) -> None:
-    assert write(value) == text
-
-
-def test_an_exact_collapse_is_said_to_be_one() -> None:
-    """What is left is the rounding of float64, which does not fall any more."""
-    said = _said(made_collapse(lambda n: 3.0 / n if n < 20 else 2e-15))
-    assert "from n = 20 on it is the rounding of float64 itself. The two representations are the same" in said
-    assert "does not fall" not in said
-
-
-def test_two_tokens_have_no_shape_and_one_has_no_others() -> None:
+def test_two_tokens_have_no_order_and_few_no_verdict() -> None:
     for count in (1, 2):
         few = made_comparison([1.0] * count, {"local": [2.0] * count, "proof": [1.0] * count})
-        said = findings.comparison_findings(few)
+        bound, form = findings.comparison_findings(few)
+        assert "too few tokens, or equal ones, for an order" in bound
+        assert form.endswith(f"not tested here: {count} tokens, 8 needed.")
         forms = findings.forms_headline(few)
         assert forms is not None
         assert f"`proof` is not tested here: {count} tokens, 8 needed." in forms.text
-        assert len(said) == 2
-        assert all("too few tokens for a shape" in one for one in said)
-    three = made_comparison([1.0, 1.0, 1.0], {"local": [2.0] * 3})
-    assert "is flat" in findings.comparison_findings(three)[0]
 
 
-def test_a_run_says_its_certificate_once_and_adds_the_widest_interval_of_a_sketch() -> None:
-    def said(*runs: dict[str, Any]) -> Any:
-        made = made_sensitivity({"full": [1.0, 2.0]}, ["a", "b"])
-        parameters = {"runs": {str(index): run for index, run in enumerate(runs)}}
-        certified = replace(made, provenance=replace(made.provenance, parameters=parameters))
-        headline = findings.certificate_headline(certified)
-        in_section = [one for one in findings.sensitivity_findings(certified) if "true Jacobian" in one]
-        assert in_section == ([] if headline is None else [f"{headline.verdict} {headline.text}"])
-        return headline
+# --- answers
 
-    exact, better = ({"certificate": {"within": share}} for share in (0.1, 0.002))
-    assert said(exact, better).verdict.startswith("The norms are within 10% of the true Jacobian norms, at this prompt")
-    assert said(better).verdict.startswith("The norms are within 0.002 of")
-    sketch = said(exact | {"relative_error_reached": 0.5})
-    assert "within 65% of" in sketch.verdict
-    words = "the widest interval of a token is 50%, finite differences of the network itself leave 10%"
-    assert words in sketch.text
-    assert said(exact, {"certificate": {"within": None}}) is None
-    assert said() is None
+
+def test_answers_with_the_length_that_went_worst() -> None:
+    rows = [{"length": n, "seed": seed, "correct": n == 2 or seed == 0} for n in (2, 8) for seed in range(4)]
+    for row in rows:
+        row |= {"within_training": row["length"] == 2, "key": "2" if row["seed"] < 3 else "1"}
+    said = answers_sentence(made_evaluation(rows))
+    assert said == (
+        "Measured on count-ones, 5 of 8 answers are right (2 to 8 items); fewest at 8 items, a length never trained: 1 of 4, "
+        "Wilson 95% 5% to 70%. The answer 2 to every prompt would be right on 6 of 8."
+    )
+    unknown = answers_sentence(made_evaluation([row | {"within_training": None} for row in rows]))
+    assert "never trained" not in unknown
+
+
+def test_the_study_takes_a_task_with_room_on_both_sides_by_log_probability_at_the_floor() -> None:
+    def answers(task: str, right: int, likely: float, kind: str = "answered") -> Evaluation:
+        rows = [
+            {"length": n, "correct": n <= right, "kind": kind, "log_probability": likely, "number": None}
+            for n in range(1, 9)
+        ]
+        return made_evaluation(rows, task=task)
+
+    always, often, never = answers("copy", 8, -0.1), answers("sum-ones", 5, -1.0), answers("count-ones", 0, -3.0)
+    rarer, unread = answers("count-word", 0, -9.0), answers("copy-last", 0, -1.0, "cut off")
+    assert task_with_room([always, often, never]) == "sum-ones"
+    assert task_with_room([always, rarer, never, unread]) == "count-ones"
+    with pytest.raises(InputError, match="100% right on copy"):
+        task_with_room([always, unread])

@@ -13,20 +13,16 @@ import ostools as ost
 from ostools.experiments.position import PositionEffect
 from ostools.experiments.study.study import Study
 from ostools.ground.words import number
-from ostools.reporting.findings.collapse import tails
 from ostools.reporting.findings.effects import position_headline
 from ostools.reporting.findings.sensitivity import bounds_headline, forms_headline
-from ostools.reporting.page.page import render
+from ostools.reporting.report.summary import findings_section, headlines, verdicts
 from ostools.reporting.sections.answers import evaluation_headline, mitigations_headline
 from ostools.reporting.sections.collapse import collapse_headline
 from ostools.reporting.sections.records import LeftOut, Measurements
-from ostools.reporting.summary.overview import overview
-from ostools.reporting.summary.summary import findings_section, headlines, verdicts
 from ostools.results import Provenance
 from tests.experiments.test_position import made as made_position
 from tests.reporting.charts.test_evaluation import made as made_evaluation
-from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse, made_comparison, made_sensitivity
-from tests.reporting.page.test_page import Parsed
+from tests.reporting.made import PROVENANCE, made_collapse, made_comparison, made_sensitivity
 
 TEN = np.arange(1.0, 11.0)
 
@@ -51,14 +47,30 @@ def test_nothing_measured_is_not_tested_and_has_no_headline() -> None:
 # --- collapse
 
 
-def test_the_first_range_in_which_a_precision_hides_the_pair() -> None:
-    made = made_collapse(lambda n: 10.0 / n, noise={"float32": 1e-9, "bfloat16": 0.33})
+def collapse_said(noise: Any, distance: Any) -> tuple[str, str, str]:
+    made = made_collapse(distance, noise=noise)
     said = collapse_headline([made])
     assert said is not None
+    return said.verdict, said.text, strip(casts=[made])["Collapse"]
+
+
+def test_the_headline_of_a_collapse() -> None:
+    verdict, text, state = collapse_said({"float32": 1e-9, "bfloat16": 0.33}, lambda n: 10.0 / n)
     # 10 / n < 0.33 from n = 31 on.
-    assert said.verdict == "bfloat16 hides the difference between n and n + 1 ones from 31 on, up to 128."
-    assert "This is the range that begins first. 1 of 2 cases (a prompt in a precision) have one." in said.text
-    assert strip(casts=[made])["Collapse"] == "found"
+    assert verdict == "bfloat16 hides the difference between n and n + 1 ones from 31 on, up to 128."
+    assert "This is the range that begins first. 1 of 2 cases (a prompt in a precision) have one." in text
+    assert state == "found"
+    verdict, text, state = collapse_said({"float32": 1e-9, "bfloat16": 0.5}, lambda n: 5.0)
+    assert verdict == "The two sequences do not collapse over these lengths."
+    assert (
+        "Of the prompt and lengths up to 128, bfloat16 on figure-5a comes nearest: over the last quarter of the lengths "
+        "the distance is 10 times the rounding noise of the difference." in text
+    )
+    assert state == "not found"
+    verdict, text, state = collapse_said({"int8-kv": 0.0795}, lambda n: 10.0 / n)  # from n = 126 on: three lengths
+    assert verdict == "Whether the two sequences collapse is not decided."
+    assert "in int8-kv: not decided: hidden at 3 of the 128 lengths tried, up to 128; a range needs 8 in a row." in text
+    assert state == "not decided"
 
 
 def test_below_the_noise_of_each_but_above_that_of_the_difference_they_can_be_told_apart() -> None:
@@ -68,28 +80,6 @@ def test_below_the_noise_of_each_but_above_that_of_the_difference_they_can_be_to
     assert said is not None
     assert said.verdict == "The two sequences do not collapse over these lengths."
     assert strip(casts=[made])["Collapse"] == "not found"
-
-
-def test_no_collapse_names_the_nearest_and_too_few_lengths_leave_it_open() -> None:
-    far = made_collapse(lambda n: 5.0, noise={"float32": 1e-9, "bfloat16": 0.5})
-    said = collapse_headline([far])
-    assert said is not None
-    assert said.verdict == "The two sequences do not collapse over these lengths."
-    assert (
-        "Of the prompt and lengths up to 128, bfloat16 on figure-5a comes nearest: over the last quarter of the lengths "
-        "the distance is 10 times the rounding noise of the difference." in said.text
-    )
-    assert tails(far)[1].margin == 10  # the one number of that quantity
-    assert strip(collapses=[far])["Collapse"] == "not found"
-    late = made_collapse(lambda n: 10.0 / n, noise={"int8-kv": 0.0795})  # from n = 126 on: three lengths
-    said = collapse_headline([late])
-    assert said is not None
-    assert said.verdict == "Whether the two sequences collapse is not decided."
-    assert (
-        "On figure-5a in int8-kv: not decided: hidden at 3 of the 128 lengths tried, up to 128; a range needs 8 in a row."
-        in said.text
-    )
-    assert strip(casts=[late])["Collapse"] == "not decided"
 
 
 # --- over-squashing
@@ -112,7 +102,6 @@ def position_of(start: float, end: float) -> PositionEffect:
     [
         (1.0, 2.0, "found", "The middle of a text counts for less than both its ends."),
         (-1.0, 2.0, "found", "The start and the middle of a text count for less than its end."),
-        (1.0, -2.0, "not found", "The start of a text counts for more than its middle and its end."),
         (-1.0, -2.0, "not found", "The middle of a text counts for more than both its ends."),
     ],
 )
@@ -129,33 +118,32 @@ def test_the_position_effect_decides_on_over_squashing(start: float, end: float,
 # --- bounds and prediction
 
 
-def test_a_bound_that_holds_one_that_is_open_and_one_that_fails() -> None:
+def test_the_field_of_bounds_says_what_the_headline_says() -> None:
+    """10^61 is true, and of no use as a size: then the field is not green."""
     holds = made_comparison(TEN.tolist(), {"local": (TEN * 5).tolist(), "windowed(1)": (TEN * 50).tolist()})
-    said = bounds_headline(holds)
-    assert said is not None
-    assert said.verdict == "Every certified bound holds; the tightest is 5 times the measured norm."
-    assert strip(comparison=holds)["Bounds"] == "hold"
     undecided = replace(holds, summary=holds.summary.assign(holds=pd.array([True, pd.NA], dtype="boolean")))
-    said = bounds_headline(undecided)
-    assert said is not None
-    assert said.verdict.startswith("The estimate does not decide whether 1 of 2 certified bounds hold;")
-    assert strip(comparison=undecided)["Bounds"] == "not decided"
     broken = made_comparison(TEN.tolist(), {"local": (TEN / 2).tolist(), "windowed(1)": (TEN * 50).tolist()})
-    said = bounds_headline(broken)
-    assert said is not None
-    assert said.verdict == "CERTIFIED BOUNDS FAIL: local."
-    assert "please report it" in said.text
-    assert strip(comparison=broken)["Bounds"] == "FAIL"
+    loose = made_comparison(TEN.tolist(), {"local": (TEN * 1e61).tolist()})
+    for made, state, tone, verdict in (
+        (holds, "hold", "no", "Every certified bound holds; the tightest is 5 times the measured norm."),
+        (undecided, "not decided", "open", "The estimate does not decide whether 1 of 2 certified bounds hold;"),
+        (broken, "FAIL", "yes", "CERTIFIED BOUNDS FAIL: local."),
+        (loose, "hold, of no use as a size", "open", "Every certified bound holds; the tightest is 10^61.0 times the"),
+    ):
+        said = bounds_headline(made)
+        assert said is not None
+        assert said.verdict.startswith(verdict)
+        assert ("please report it" in said.text) == (state == "FAIL")
+        (field,) = [field for field in verdicts(measurements(comparison=made)) if field.name == "Bounds"]
+        assert (field.state, field.tone) == (state, tone)
 
 
 def test_what_has_a_headline_is_not_said_to_be_left_out() -> None:
     provenance = replace(PROVENANCE, parameters={"sections": ["sensitivity"]})
-    comparison = made_comparison(TEN.tolist(), {"local": TEN.tolist(), "proof": TEN.tolist()})
-    found = replace(measurements(profile=profile_of(TEN), comparison=comparison), provenance=provenance)
+    found = replace(measurements(profile=profile_of(TEN)), provenance=provenance)
     found.left_out.append(LeftOut("sensitivity", "windowed(1) is not computed"))
     (part,) = findings_section(found, []).parts
-    assert [one.link for one in part.headlines] == ["Sensitivity", "Bounds", "Forms"]
-    assert list(part.findings) == []
+    assert ([one.link for one in part.headlines], list(part.findings)) == (["Sensitivity"], [])
 
 
 @pytest.mark.parametrize(
@@ -163,8 +151,6 @@ def test_what_has_a_headline_is_not_said_to_be_left_out() -> None:
     [
         (TEN * 1.5, "believed here: Spearman 1.00, size off by a factor of 1.5", "1"),
         (TEN * 5.0, "not believed here: size off by a factor of 5", "none"),
-        (TEN * 1e6, "not believed here: size off by 10^6.0", "none"),
-        (TEN[::-1] * 1.0, "not believed here: Spearman -1.00", "none"),
         (TEN[::-1] * 1e6, "not believed here: size off by 10^6.0, Spearman -1.00", "none"),
     ],
 )
@@ -179,40 +165,29 @@ def test_a_form_is_believed_by_the_rule_that_stands_beside_it(values: np.ndarray
     )
 
 
-def test_bounds_that_hold_and_have_no_size_are_not_green() -> None:
-    """10^61 is true, and of no use as a size: the strip and the headline say both."""
-    made = made_comparison(TEN.tolist(), {"local": (TEN * 1e61).tolist()})
-    said = bounds_headline(made)
-    assert said is not None
-    assert said.verdict.endswith("the tightest is 10^61.0 times the measured norm, true and of no use as a size.")
-    (bounds,) = [one for one in verdicts(measurements(comparison=made)) if one.name == "Bounds"]
-    assert (bounds.state, bounds.tone) == ("hold, of no use as a size", "open")
-
-
 # --- answers and mitigations
 
 
-def test_answers_are_counted_and_a_task_that_could_not_be_asked_says_so() -> None:
-    some = made_evaluation([{"length": 2, "correct": True}, {"length": 8}])
-    assert evaluation_headline(some).verdict == "The model answers 1 of 2 prompts of count-ones right."
-    assert strip(evaluations=[some])["Wrong answers"] == "found"
-    all_right = made_evaluation([{"length": 2, "correct": True}])
-    assert strip(evaluations=[all_right])["Wrong answers"] == "not found"
+def test_answers_are_counted() -> None:
+    right, wrong, other = {"length": 2, "correct": True}, {"length": 8}, {"length": 8, "kind": "something else"}
+    for rows, state in (([right, wrong], "found"), ([right], "not found"), ([right, other], "not decided")):
+        made = made_evaluation(rows)
+        assert strip(evaluations=[made])["Wrong answers"] == state
+        assert evaluation_headline(made).verdict == f"The model answers 1 of {len(rows)} prompts of count-ones right."
+    assert "1 could not be read, and are neither right nor wrong" in evaluation_headline(made).text
     cut = made_evaluation([{"length": n, "kind": "cut off"} for n in (2, 8)])
     assert strip(evaluations=[cut])["Wrong answers"] == "not decided"
     assert evaluation_headline(cut).verdict == "None of 2 texts holds an answer in the form that count-ones asks for."
     assert "(cut off): " in evaluation_headline(cut).text
-    half = made_evaluation([{"length": 2, "correct": True}, {"length": 8, "kind": "something else"}])
-    assert strip(evaluations=[half])["Wrong answers"] == "not decided"
-    assert "1 could not be read, and are neither right nor wrong" in evaluation_headline(half).text
-    provenance = replace(PROVENANCE, parameters={"sections": ["evaluate"]})
-    left = replace(measurements(left_out=[LeftOut("evaluate", "count-ones: no room")]), provenance=provenance)
+
+
+def test_a_task_that_could_not_be_asked_is_said_with_its_reason_where_other_sections_are_there() -> None:
+    provenance = replace(PROVENANCE, parameters={"sections": ["sensitivity", "evaluate"]})
+    left_out = [LeftOut("evaluate", "count-ones: no room"), LeftOut("evaluate", "copy-last: no room")]
+    left = replace(measurements(profile=profile_of(TEN), left_out=left_out), provenance=provenance)
     (part,) = findings_section(left, []).parts
     assert strip()["Wrong answers"] == "not tested"
-    assert list(part.findings) in (
-        ["There is no finding on evaluation. The reason: count-ones: no room."],
-        ["Nothing could be measured. The reasons stand below."],
-    )
+    assert list(part.findings) == ["There is no finding on evaluation. The reason: count-ones: no room (1 more below)."]
 
 
 def study_of(verdict: str, baseline: float = 0.5) -> Study:
@@ -252,20 +227,6 @@ def test_a_mitigation_is_what_the_study_says(verdict: str, state: str, told: str
 
 
 # --- the page
-
-
-def test_hostile_tokens_stay_text_and_the_charts_are_there() -> None:
-    values = np.linspace(1, 9, len(HOSTILE) + 4)
-    made = made_sensitivity({"full": values.tolist()}, HOSTILE)
-    collapse = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, task=HOSTILE[0])
-    answers = made_evaluation([{"length": 2, "correct": True}], task=HOSTILE[1])
-    found = measurements(sensitivity=made, casts=[collapse], evaluations=[answers])
-    assert [one.name for one in overview(found)] == ["overview-collapse", "overview-evaluate"]
-    section = findings_section(found, [])
-    page = render("report.html.j2", {"title": "t", "lead": "l", "sections": [section]}, [])
-    assert "<script>alert(1)" not in page
-    assert "<img src=x" not in page
-    assert "alert(1)" in Parsed(page).text
 
 
 def test_what_was_not_tried_stands_with_the_command_that_tries_it() -> None:

@@ -16,9 +16,8 @@ from ostools.ground.errors import InputError
 from ostools.reporting.report import rendering
 from ostools.reporting.report.rendering import render_two
 from ostools.reporting.report.report import measure_two, report
+from ostools.reporting.report.summary import headlines, overview, verdicts
 from ostools.reporting.sections.records import Measurements
-from ostools.reporting.summary.overview import overview
-from ostools.reporting.summary.summary import headlines, verdicts
 from ostools.results import Provenance
 from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_refused

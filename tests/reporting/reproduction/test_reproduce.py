@@ -6,7 +6,7 @@ import html
 import json
 import re
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,12 @@ from ostools.experiments.reproduce.claim import OUTCOMES, UNTESTED
 from ostools.experiments.reproduce.claims import CLAIMS
 from ostools.experiments.reproduce.parts import PARTS, claim_questions
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.verdicts import Reading
 from ostools.reporting.reproduction.reproduce import read_recipe
 from ostools.reporting.reproduction.stored import LOCK, MARK, Parts
-from ostools.results import Result
 from ostools.tasks.questions import Question
 from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_one_forecast, assert_refused
 from tests.reporting.every import EVERY
-from tests.sets import quick
 
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 1024}
 SHORT = {"figure-2": {"lengths": "2,3"}, "figure-9": {"seeds": 2}}
@@ -43,56 +40,24 @@ def tiny() -> TransformerBridge:
     return tiny_model("llama", seed=1, **SMALL)
 
 
-class Told:
-    """What a run said: which parts it measured, and the rest."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def __call__(self, line: str) -> None:
-        self.lines.append(line)
-
-    @property
-    def measured(self) -> list[str]:
-        return [line.removeprefix("measuring ") for line in self.lines if line.startswith("measuring ")]
-
-
-def reproduced(model: TransformerBridge, out: Path, figures: Any = (2, 9), **arguments: Any) -> tuple[Any, Told]:
-    told = Told()
-    found = ost.reproduce(model, figures, out=out, arguments=SHORT | arguments, say=told)
-    return found, told
+def reproduced(model: TransformerBridge, out: Path, figures: Any = (2, 9), **arguments: Any) -> tuple[Any, list[str]]:
+    """A reproduction, and what it said."""
+    told: list[str] = []
+    return ost.reproduce(model, figures, out=out, arguments=SHORT | arguments, say=told.append), told
 
 
 # --- What is stored comes back as it was
 
 
-@pytest.mark.parametrize("name", quick(["Figure5", "Figure9", "Counting", "Figure3"], "Figure9"))
-def test_a_result_is_read_back_as_it_was_stored(tmp_path: Path, name: str) -> None:
-    store, result = Parts(tmp_path), EVERY[name]()
+def test_a_result_is_read_back_as_it_was_stored(tmp_path: Path) -> None:
+    store, result = Parts(tmp_path), EVERY["Figure9"]()
     store.keep("part", "key", {"one": result}, 1.5)
     found = store.results("part", "key")
     assert found is not None
-    assert_same(found["one"], result)
+    assert type(found["one"]) is type(result)
+    assert_frame_equal(found["one"].frame, result.frame)
     assert store.seconds("part") == 1.5
     assert store.results("part", "another key") is None
-
-
-def assert_same(found: Any, wanted: Any) -> None:
-    assert type(found) is type(wanted)
-    for name in [field.name for field in fields(wanted)]:
-        here, there = getattr(found, name), getattr(wanted, name)
-        if isinstance(there, pd.DataFrame):
-            assert_frame_equal(here, there)
-        elif isinstance(there, Result):
-            assert_same(here, there)
-        elif isinstance(there, dict):
-            assert list(here) == list(there)
-            for key in there:
-                assert_same(here[key], there[key])
-        elif there is None or isinstance(there, Reading):
-            assert here == there
-        else:
-            assert json.dumps(here.as_dict()) == json.dumps(there.as_dict())
 
 
 # --- Resuming
@@ -101,26 +66,22 @@ def assert_same(found: Any, wanted: Any) -> None:
 @pytest.mark.slow
 def test_what_is_there_is_not_measured_again_and_what_changed_is(tmp_path: Path, tiny: TransformerBridge) -> None:
     first, told = reproduced(tiny, tmp_path / "out")
-    assert told.measured == ["figure-2", "figure-9"]
+    assert told == ["measuring figure-2", "measuring figure-9"]
     again, told = reproduced(tiny, tmp_path / "out")
-    assert told.lines == []
+    assert told == []
     assert_frame_equal(again.frame, first.frame)
     assert again.seconds == first.seconds
-    _, told = reproduced(tiny, tmp_path / "out", **{"figure-2": {"lengths": "2,4"}})
-    assert told.measured == ["figure-2"]
-    other = tiny_model("llama", seed=2, **SMALL)
-    found, told = reproduced(other, tmp_path / "out", **{"figure-2": {"lengths": "2,4"}})
-    assert told.measured == ["figure-2"]  # Figure 9 knows no model
-    assert "other arguments or other code" in told.lines[0]
+    longer = {"figure-2": {"lengths": "2,4"}}
+    _, told = reproduced(tiny, tmp_path / "out", **longer)
+    assert told[-1] == "measuring figure-2"
+    found, told = reproduced(tiny_model("llama", seed=2, **SMALL), tmp_path / "out", **longer)
+    assert told[1:] == ["measuring figure-2"]  # Figure 9 knows no model
+    assert "other arguments or other code" in told[0]
     assert found.provenance.model["weight_hash"] != first.provenance.model["weight_hash"]
 
 
 def _cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-7])
-
-
-def _other_rows(file: Path) -> None:
-    pd.read_parquet(file).head(1).to_parquet(file)
 
 
 def _other_form(file: Path) -> None:
@@ -131,7 +92,6 @@ def _other_form(file: Path) -> None:
     ("name", "spoil"),
     [
         ("part/one.parquet", _cut),
-        ("part/one.parquet", _other_rows),
         ("part/one.parquet", Path.unlink),
         ("part.json", _cut),
         ("part.json", _other_form),
@@ -139,13 +99,13 @@ def _other_form(file: Path) -> None:
     ],
 )
 def test_a_broken_part_is_not_there(tmp_path: Path, name: str, spoil: Callable[[Path], None]) -> None:
-    told = Told()
-    store = Parts(tmp_path, told)
+    told: list[str] = []
+    store = Parts(tmp_path, told.append)
     store.keep("part", "key", {"one": EVERY["Figure9"]()}, 1.0)
     assert store.results("part", "key") is not None
     spoil(tmp_path / name)
     assert store.results("part", "key") is None
-    assert len(told.lines) == (name != "part.json" or spoil is not Path.unlink)
+    assert len(told) == (name != "part.json" or spoil is not Path.unlink)
 
 
 @pytest.mark.slow
@@ -156,12 +116,12 @@ def test_a_part_that_was_cut_off_keeps_the_others(
         raise KeyboardInterrupt
 
     whole = PARTS["figure-9"]
-    monkeypatch.setitem(PARTS, "figure-9", type(whole)(whole.name, whole.arguments, stopped, 1, needs_model=False))
+    monkeypatch.setitem(PARTS, "figure-9", replace(whole, measure=stopped))
     with pytest.raises(KeyboardInterrupt):
         reproduced(tiny, tmp_path)
     monkeypatch.setitem(PARTS, "figure-9", whole)
     _, told = reproduced(tiny, tmp_path)
-    assert told.measured == ["figure-9"]
+    assert told == ["measuring figure-9"]
 
 
 def test_a_directory_of_others_is_left_alone(tmp_path: Path, tiny: TransformerBridge) -> None:
@@ -183,25 +143,22 @@ def test_one_runner_at_a_time(tmp_path: Path, tiny: TransformerBridge) -> None:
 
 
 def test_what_cannot_be_measured_leaves_its_claims_untested_with_the_reason(tmp_path: Path) -> None:
+    """The name of the model is hostile, and stays text."""
     sizes: dict[str, Any] = SMALL | {"context": 64}
-    short = tiny_model("llama", seed=1, **sizes)
+    short = tiny_model("llama", seed=1, fresh=True, **sizes)
+    short.cfg.model_name = "<img src=x onerror=alert(1)>"
     found, told = reproduced(short, tmp_path)
     frame: Any = found.frame
     mine = frame[frame["parts"] == "figure-2"]
     assert set(mine["outcome"]) == {UNTESTED}
     assert all("context" in text for text in mine["measured"])
     assert list(found.refused) == ["figure-2"]
-    assert any(line.startswith("figure-2: ") for line in told.lines)
-    page = html.unescape(found.page.read_text(encoding="utf-8"))
+    assert any(line.startswith("figure-2: ") for line in told)
+    text = found.page.read_text(encoding="utf-8")
+    assert "<img src=x" not in text
+    page = html.unescape(text)
     assert "Parts that could not be measured, and why" in page
     assert found.refused["figure-2"] in page
-
-
-def test_words_of_a_model_are_text_on_the_page(tmp_path: Path) -> None:
-    model = tiny_model("llama", seed=3, fresh=True, **SMALL)
-    model.cfg.model_name = "<img src=x onerror=alert(1)>"
-    found, _ = reproduced(model, tmp_path, 9)
-    assert "<img src=x" not in found.page.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -221,12 +178,8 @@ def test_the_page_and_the_table_have_each_claim_with_its_rule_and_outcome(
     for row in rows[rows["parts"] != ""].to_dict("records"):
         assert row["rule"] in page
     assert page.count("<figure id=") == 3  # the claims, Figure 2 and Figure 9
-    assert f"ostools reproduce --model {rows_model(found)} --figures 2,9" in page
+    assert f"ostools reproduce --model {found.provenance.model['name']} --figures 2,9" in page
     assert sum(found.outcomes.values()) == len(rows)
-
-
-def rows_model(found: Any) -> str:
-    return str(found.provenance.model["name"])
 
 
 # --- The recipe
@@ -250,9 +203,7 @@ def test_the_papers_recipe_is_read_and_names_every_part_with_all_its_arguments()
         ("modle: x", "modle"),
         ("- 1", "expected the keys"),
         ("parts: {figure-1: {}}", "unknown part 'figure-1'"),
-        ("parts: {figure-2: {lengths: no}}", "figure-2: lengths"),
         ("parts: {figure-9: {seeds: -1}}", "whole number"),
-        ("parts: {figure-9: 3}", "figure-9"),
     ],
 )
 def test_a_recipe_that_cannot_be_is_refused_in_words(tmp_path: Path, text: str, words: str) -> None:
@@ -336,9 +287,9 @@ def test_all_of_the_paper_on_a_tiny_model(tmp_path: Path) -> None:
         "counting": {"lengths": "1:6", "dtypes": ["bfloat16"]},
         "remedies": {"lengths": "4:8", "seeds": 1},
     }
-    told = Told()
-    found = ost.reproduce(model, out=tmp_path, arguments=little, say=told)
-    assert told.measured == list(PARTS)
+    told: list[str] = []
+    found = ost.reproduce(model, out=tmp_path, arguments=little, say=told.append)
+    assert told == [f"measuring {name}" for name in PARTS]
     assert found.refused == {}
     frame: Any = found.frame
     assert list(frame["claim"]) == [claim.id for claim in CLAIMS]
@@ -351,7 +302,7 @@ def test_all_of_the_paper_on_a_tiny_model(tmp_path: Path) -> None:
     for name in PARTS:
         assert page.count(f'<section id="{name}"') == 1
     assert np.isfinite(list(found.seconds.values())).all()
-    again = Told()
-    same = ost.reproduce(model, out=tmp_path, arguments=little, say=again)
-    assert again.lines == []
+    told.clear()
+    same = ost.reproduce(model, out=tmp_path, arguments=little, say=told.append)
+    assert told == []
     assert_frame_equal(same.frame, frame)

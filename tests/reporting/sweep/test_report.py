@@ -7,19 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.collapse.result import as_rows, from_rows
+from ostools.measure.collapse.result import as_rows
 from ostools.measure.swept import Cell
 from ostools.results import Provenance
 from ostools.runs import run as run_sweep
 from ostools.runs import sweep_of
 from ostools.runs.cell_file import file_of
 from ostools.runs.cells import KeyedCell
-from ostools.runs.reading import read
 from ostools.runs.store import Store
 from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse
 
@@ -72,30 +70,8 @@ def test_a_whole_sweep_has_a_section_a_measurement_and_says_that_it_is_complete(
     assert "ostools report --run" in page
 
 
-def test_the_first_screen_compares_the_mitigations_by_the_rules_of_any_report(page: str, sweep: Path) -> None:
-    first = page.partition('<section id="findings"')[2].partition("</section>")[0]
-    evaluation, collapse = (read(sweep).rows(name) for name in ("evaluate", "collapse"))
-    model = str(evaluation["model"].iloc[0])
-    for mitigation in ("none", "sliding-window:window=4,sinks=1"):
-        title = f"<h3>{model}, {'no mitigation' if mitigation == 'none' else mitigation}</h3>"
-        part = first.partition(title)[2].partition("<h3>")[0]
-        assert part.count("is the pair closer than the rounding noise") == 1
-        assert part.count("does the model err on a task?") == 2  # options are not pooled
-        for _, rows in evaluation[evaluation["mitigation"] == mitigation].groupby("options"):
-            right, asked = int(rows["correct"].sum()), int(rows["correct"].notna().sum())
-            # What was cut off is neither right nor wrong, here as in a report.
-            read_any = bool(rows["kind"].eq("answered").any())
-            told = f"The model answers {right} of {asked} prompts of copy-last right."
-            assert (
-                told if read_any else f"None of {asked} texts holds an answer in the form that copy-last asks for."
-            ) in part
-        assert "Wrong answers (samples 1, temperature 0.0)" in part
-        assert "Wrong answers (samples 2, temperature 1.0)" in part
-        assert len(collapse[collapse["mitigation"] == mitigation])
-
-
 def test_cells_of_several_options_are_never_pooled(page: str, sweep: Path) -> None:
-    rows = tables(page, "Evaluation: every result")
+    rows = tables(page, "Evaluate: every result")
     assert sorted(row[5].split(" of ")[1] for row in rows) == ["2", "2", "4", "4"]
     assert ost.runs.results(sweep).query("measurement == 'evaluate'")["options"].nunique() == 2
 
@@ -171,19 +147,6 @@ def test_a_broken_file_is_told_in_the_report(sweep: Path, tmp_path: Path) -> Non
     assert len(said) == 1
     assert "PARTIAL: 9 of 10" in page
     assert victim.name in page
-
-
-@pytest.mark.parametrize("dtypes", [["bfloat16"], ["float32", "bfloat16"]])
-def test_collapse_comes_back_out_of_its_rows(directory: str, dtypes: list[str]) -> None:
-    model = ost.load_model(directory)
-    result = ost.collapse(model, "copy-last", lengths=range(3, 9), dtypes=dtypes)
-    back = from_rows(as_rows(result), result.provenance)
-    pd.testing.assert_frame_equal(back.frame, result.frame)
-    keys = ["task", "pair", "seed", "weights", "length", "site"]
-    ours, theirs = (one.reference.sort_values(keys).reset_index(drop=True) for one in (back, result))
-    in_order: Any = theirs[ours.columns.tolist()]
-    pd.testing.assert_frame_equal(ours, in_order)
-    pd.testing.assert_frame_equal(back.verdicts(), result.verdicts())
 
 
 @pytest.mark.parametrize(

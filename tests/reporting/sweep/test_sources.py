@@ -57,14 +57,14 @@ def page(directory: Path) -> str:
     return ostools.report(run=directory, out=directory / "r.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("checkpoints", [("", ""), ("a" * 20, "b" * 20)])
-def test_a_bound_is_not_held_against_the_norms_of_other_weights(tmp_path: Path, checkpoints: tuple[str, str]) -> None:
+def test_a_bound_is_not_held_against_the_norms_of_other_weights(tmp_path: Path) -> None:
     for seed, weights in enumerate(("A", "B")):  # the path sum of seed 1 is of A
-        keep(tmp_path, cell("sensitivity", seed), norms(), source(weights), checkpoints[seed])
-        keep(tmp_path, cell("bounds", seed), sums(), source("A"), checkpoints[0])
+        keep(tmp_path, cell("sensitivity", seed), norms(), source(weights))
+        keep(tmp_path, cell("bounds", seed), sums(), source("A"))
     captions, notes = bounds(read(tmp_path))
     assert any(caption.startswith("Against the measured norms") for caption in captions)  # seed 0
     assert any(note.startswith("Not compared: ") for note in notes)
+    assert "2 different checkpoints under one name" in page(tmp_path)
 
 
 def test_norms_of_other_code_are_not_beside_a_bound(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_norms_of_other_code_are_not_beside_a_bound(tmp_path: Path) -> None:
     keep(tmp_path, cell("bounds"), sums(), source(), code="d")
     captions, notes = bounds(read(tmp_path))
     assert not any(caption.startswith("Against") for caption in captions)
-    assert notes == ["Not compared: the path sum is of code 'd', the norms beside it are of 'c'"]
+    assert notes == ["Not compared: the norms beside the path sum are of another checkpoint, or of other code"]
 
 
 def test_checkpoints_under_one_name_have_figures_of_their_own(tmp_path: Path) -> None:
@@ -94,12 +94,6 @@ def test_two_dtypes_of_one_checkpoint_alarm_nobody(tmp_path: Path) -> None:
     told = page(tmp_path)
     assert "under one name" not in told
     assert "float32 of-float32; bfloat16 of-bfloat16" in told
-
-
-def test_several_weights_in_one_dtype_alarm_where_files_name_no_checkpoint(tmp_path: Path) -> None:
-    for seed in (0, 1):
-        keep(tmp_path, cell("sensitivity", seed), norms(), source(f"of-{seed}"))
-    assert "2 different checkpoints under one name" in page(tmp_path)
 
 
 def test_the_longest_prompt_of_each_condition_is_drawn_with_its_least_seed(tmp_path: Path) -> None:
