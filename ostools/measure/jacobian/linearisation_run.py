@@ -31,7 +31,7 @@ from ostools.measure.jacobian.norms import choose_method, most_rows, sketched
 from ostools.measure.jacobian.routes import FROZEN_PARTS, AutogradRoute, Route, freezing
 from ostools.measure.passes.contexts import run_from, strips_where_long
 from ostools.models import Prompt
-from ostools.models.bridge.routing import Choices, held_choices, noted_choices
+from ostools.models.bridge import Choices, held_choices, noted_choices
 from ostools.models.shape import Shape
 
 METHODS = ("auto", "exact", "sketch", "estimate")

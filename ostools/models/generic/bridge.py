@@ -30,7 +30,7 @@ import hooks
 from hooks.register import Order, attached
 from hooks.sites import is_closed, points, unknown_inside
 from ostools.ground.errors import InputError
-from ostools.models.bridge.routing import Choices, held_choices, noted_choices
+from ostools.models.bridge import Choices, held_choices, noted_choices
 from ostools.models.generic.inside import known_norms, look_inside
 from ostools.models.generic.parts import ROUNDING, Block, Embedding, Head, Observed, class_and_name
 from ostools.models.shape import context, setting
