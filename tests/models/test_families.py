@@ -223,6 +223,7 @@ def test_weights_that_are_copied_or_stacked_have_no_device_map(family: str, foun
         load_model(write_checkpoint(tmp_path, family), device="cpu", device_map="disk")
 
 
+@pytest.mark.slow
 def test_every_architecture_has_a_configuration_here_and_records_are_told_apart() -> None:
     tested = {record(tiny_model(family, seed=1)) for family in EVERY}
     loads = {known for known in FAMILIES if known.refused is None and known.model_type != "gemma3"}
