@@ -26,7 +26,7 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
-from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, last_token, require_adds_up
+from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
 from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.norms import COTANGENTS
@@ -186,7 +186,8 @@ def _gradient_parts(
     gradient, account = run.logit_gradient()
     parts = (gradient.double() * embedded.double()).sum(-1).cpu()
     _, constant = output_row(model, target_id, embedded[-1])
-    logit = float(output.row.double() @ last_token(model, embedded).double()) + constant
+    (y,) = held_last_tokens(model, embedded, embedded[None], "full")
+    logit = float(output.row.double() @ y.double()) + constant
     remainder = logit - float(parts.sum())
     error = abs(remainder) / (float(parts.abs().sum()) + abs(logit))
     checks = {name: account[name] for name in ("route", "certificate", "experts") if name in account}
