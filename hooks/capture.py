@@ -86,15 +86,11 @@ def capture(
     record = Record(names)
     placements = []
     for name, places in points_of(model, names, layers).items():
+        reducer = reduce.get(name) if isinstance(reduce, Mapping) else reduce
         for layer, point in places.items():
-            keeper = _keeper(model, record, name, layer, _reducer(reduce, name), detach)
-            placements.append((point, keeper, Order.OBSERVE))
+            placements.append((point, _keeper(model, record, name, layer, reducer, detach), Order.OBSERVE))
     with attached(placements):
         yield record
-
-
-def _reducer(reduce: Reducer | Mapping[str, Reducer] | None, name: str) -> Reducer | None:
-    return reduce.get(name) if isinstance(reduce, Mapping) else reduce
 
 
 def _keeper(

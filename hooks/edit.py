@@ -134,31 +134,29 @@ def ablate_heads(
     model: TransformerBridge,
     heads: Iterable[tuple[int, int]],
     *,
-    method: Literal["zero", "mean", "resample"] = "zero",
+    method: Literal["zero", "mean"] = "zero",
     reference: Int[Tensor, "reference pos"] | None = None,
-    seed: int = 0,
 ) -> Iterator[None]:
     """Take the output z of each (layer, head) out of the forward pass.
 
-    "zero" puts 0 in its place. "mean" puts its mean over all positions of the token batch `reference`. "resample" puts what it
-    was on a row of `reference`, position by position. It draws one row for each head from `seed` when the block is entered,
-    and needs a reference of the prompt's own length. `reference` costs one forward pass.
+    "zero" puts 0 in its place. "mean" puts its mean over all positions of the token batch `reference`, which costs one forward
+    pass.
 
-    Raises `HookError` for heads that do not exist, and for a reference that is missing, not needed, or does not fit.
+    Raises `HookError` for heads that do not exist, and for a reference that is missing, not needed, or not one of ids.
     """
     heads_by_layer = _heads_by_layer(model, heads)
-    if method not in ("zero", "mean", "resample"):
-        raise HookError(f"ablate_heads: expected method 'zero', 'mean' or 'resample', found {short_repr(method)}")
+    if method not in ("zero", "mean"):
+        raise HookError(f"ablate_heads: expected method 'zero' or 'mean', found {short_repr(method)}")
     if (reference is None) != (method == "zero"):
         need = "takes no reference" if method == "zero" else "needs a reference, a batch of token ids"
         raise HookError(f"ablate_heads: method {method!r} {need}")
-    stand_ins = {} if reference is None else _stand_ins(model, heads_by_layer, reference, method, seed)
+    means = {} if reference is None else _means(model, heads_by_layer, reference)
 
     def body_of(layer: int) -> HookBody:
         def body(z: Tensor) -> Tensor:
             out = z.clone()
             for head in heads_by_layer[layer]:
-                out[:, :, head] = _fitted(stand_ins.get((layer, head)), z[:, :, head])
+                out[:, :, head] = means.get((layer, head), 0.0)
             return out
 
         return body
@@ -304,14 +302,10 @@ def _heads_by_layer(model: TransformerBridge, heads: Iterable[tuple[int, int]]) 
     return by_layer
 
 
-def _stand_ins(
-    model: TransformerBridge,
-    heads_by_layer: Mapping[int, Sequence[int]],
-    reference: Int[Tensor, "reference pos"],
-    method: str,
-    seed: int,
-) -> dict[tuple[int, int], Float[Tensor, "stand_in d_head"]]:
-    """Stand-in for each head's z: its mean over the reference, or one of the reference's rows."""
+def _means(
+    model: TransformerBridge, heads_by_layer: Mapping[int, Sequence[int]], reference: Int[Tensor, "reference pos"]
+) -> dict[tuple[int, int], Float[Tensor, " d_head"]]:
+    """Mean of each head's z over the reference."""
     d_vocab = int(model.W_E.shape[0])
     if (
         reference.ndim != 2
@@ -321,19 +315,8 @@ def _stand_ins(
         raise HookError(f"ablate_heads: expected a reference of token ids [batch, pos], found {tuple(reference.shape)}")
     with torch.no_grad(), capture(model, "z", layers=heads_by_layer) as record:
         model(reference)
-    generator = torch.Generator().manual_seed(seed)
-    stand_ins = {}
-    for layer, heads in heads_by_layer.items():
-        for head in heads:
-            z = record["z"][layer][:, :, head]
-            row = int(torch.randint(len(z), (1,), generator=generator))
-            stand_ins[layer, head] = z.mean((0, 1))[None] if method == "mean" else z[row]
-    return stand_ins
-
-
-def _fitted(stand_in: Tensor | None, z: Float[Tensor, "batch pos d_head"]) -> Float[Tensor, "batch pos d_head"]:
-    if stand_in is None:
-        return torch.zeros_like(z)
-    if len(stand_in) not in (1, z.shape[1]):
-        raise HookError(f"ablate_heads: the reference has {len(stand_in)} positions, the prompt {z.shape[1]}")
-    return stand_in.expand_as(z)
+    return {
+        (layer, head): record["z"][layer][:, :, head].mean((0, 1))
+        for layer, heads in heads_by_layer.items()
+        for head in heads
+    }

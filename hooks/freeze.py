@@ -8,7 +8,8 @@ or the MLP, or the block raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,15 +51,14 @@ def frozen(
             "frozen() with attention=False, norms=False and activations=False holds nothing constant: set at least one"
         )
     _require_known(model, "frozen", attention, norms, activations)
-    with ExitStack() as stack:
-        if attention:
-            placements = [(point, _stop, Order.FREEZE) for point in points(model, "pattern").values()]
-            stack.enter_context(attached(placements, kind="freeze"))
-        if norms:
-            norms_held = [placement for norm in norms_of(model).values() for placement in _frozen_norm(norm)]
-            stack.enter_context(attached(norms_held, kind="freeze"))
-        if activations:
-            stack.enter_context(attached(_activations(model, _frozen_activation), kind="freeze"))
+    placements: list[Placement] = []
+    if attention:
+        placements += [(point, _stop, Order.FREEZE) for point in points(model, "pattern").values()]
+    if norms:
+        placements += [placement for norm in norms_of(model).values() for placement in _frozen_norm(norm)]
+    if activations:
+        placements += _activations(model, _frozen_activation)
+    with attached(placements, kind="freeze"):
         yield
 
 
@@ -74,18 +74,14 @@ def hold_first_pass(
     """
     if attention or norms or activations:
         _require_known(model, "hold_first_pass", attention, norms, activations)
-    with ExitStack() as stack:
-        strips = active_strips(model)
-        if attention and strips is not None:
-            stack.enter_context(strips.holding())
-        elif attention:
-            placements = [(point, _first_pattern(), Order.FREEZE) for point in points(model, "pattern").values()]
-            stack.enter_context(attached(placements, kind="freeze"))
-        if norms:
-            scales = [placement for norm in norms_of(model).values() for placement in _first_scale(norm)]
-            stack.enter_context(attached(scales, kind="freeze"))
-        if activations:
-            stack.enter_context(attached(_activations(model, _first_activation), kind="freeze"))
+    strips, placements = active_strips(model), list[Placement]()
+    if attention and strips is None:
+        placements += [(point, _first_pattern(), Order.FREEZE) for point in points(model, "pattern").values()]
+    if norms:
+        placements += [placement for norm in norms_of(model).values() for placement in _first_scale(norm)]
+    if activations:
+        placements += _activations(model, _first_activation)
+    with strips.holding() if attention and strips is not None else nullcontext(), attached(placements, kind="freeze"):
         yield
 
 
@@ -136,14 +132,10 @@ def _activations(
         activation = activation_of(model.blocks[layer].mlp.original_component)
         if activation is None:
             raise HookError(f"freezing {name}: expected an activation function, found none that this package knows")
-        impose = make(name, _factor(activation, gated))
-        placements += _gated_placements(gate_at, linear_at[layer], hidden_at[layer], impose)
+        # The factor of the linear half: act(a) of a gated MLP, act(a) / a of a plain one, whose half is a.
+        factor = activation if gated else partial(activation_ratio, activation)
+        placements += _gated_placements(gate_at, linear_at[layer], hidden_at[layer], make(name, factor))
     return placements
-
-
-def _factor(activation: Activation, gated: bool) -> Callable[[Tensor], Tensor]:
-    """Map from a to the factor of the linear half: act(a) of a gated MLP, act(a) / a of a plain one, whose half is a."""
-    return (lambda a: activation(a.detach())) if gated else (lambda a: activation_ratio(activation, a.detach()))
 
 
 def _gated_placements(gate: HookPoint, linear: HookPoint, hidden: HookPoint, impose: Imposed) -> list[Placement]:
@@ -170,7 +162,7 @@ def _frozen_activation(name: str, factor: Callable[[Tensor], Tensor]) -> Imposed
     """Impose the same value with the gradient of stop(factor) x."""
 
     def freeze(a: Tensor, x: Tensor, out: Tensor) -> Tensor:
-        held_factor = factor(a)
+        held_factor = factor(a.detach())
         _check_reproduces(name, held_factor * x, out)
         return out.detach() + (held_factor * (x - x.detach())).to(out.dtype)
 
@@ -183,7 +175,7 @@ def _first_activation(name: str, factor: Callable[[Tensor], Tensor]) -> Imposed:
 
     def impose(a: Tensor, x: Tensor, out: Tensor) -> Tensor:
         if not first:
-            first.append(factor(a))
+            first.append(factor(a.detach()))
             _check_reproduces(name, first[0] * x, out)
         return (first[0] * x).to(out.dtype)
 

@@ -177,43 +177,31 @@ def points(model: TransformerBridge, name: str, layers: Iterable[int] | None = N
 
     Raises `HookError`, before anything is registered, for a site or layer that this model does not have.
     """
-    return _points(model, name, layers, None)
+    if layers is not None and not site(name).per_layer:
+        raise HookError(f"site {name!r} is one place in the model, found layers={tuple(layers)}: leave layers out")
+    return points_of(model, [name], layers)[name]
 
 
 def points_of(
     model: TransformerBridge, names: Iterable[str], layers: Iterable[int] | None = None
 ) -> dict[str, dict[int | None, HookPoint]]:
     """`points` of several sites; `layers` are of those that every block has."""
-    layer_indices, places, points_by_site = None if layers is None else tuple(layers), None, {}
+    hook_points, misnamed = model.hook_dict, _misnamed(model)  # the first is put together anew at every access
+    layers, points_by_site = None if layers is None else tuple(layers), {}
     for name in names:
-        site_layers = layer_indices if site(name).per_layer else None
-        # The model's table of hook points is put together anew at every access: once for all names.
-        places = places or (model.hook_dict, _misnamed(model))
-        points_by_site[name] = _points(model, name, site_layers, places)
+        place = site(name)
+        keys: tuple[int | None, ...] = checked_layers(model, layers) if place.per_layer else (None,)
+        points_by_site[name] = {}
+        for key in keys:
+            full_name = place.template.format(layer=key)
+            if full_name not in hook_points or name in misnamed:
+                reason = unknown_inside(model, "patterns") if name == "pattern" else None
+                raise HookError(
+                    f"this model ({model.cfg.architecture}) has no site {name!r} ({full_name}): "
+                    f"{reason or nearest(name, available_sites(model))}"
+                )
+            points_by_site[name][key] = hook_points[full_name]
     return points_by_site
-
-
-def _points(
-    model: TransformerBridge,
-    name: str,
-    layers: Iterable[int] | None,
-    places: tuple[Mapping[str, HookPoint], frozenset[str]] | None,
-) -> dict[int | None, HookPoint]:
-    place = site(name)
-    keys: tuple[int | None, ...] = checked_layers(model, layers) if place.per_layer else (None,)
-    if not place.per_layer and layers is not None:
-        raise HookError(f"site {name!r} is one place in the model, found layers={tuple(layers)}: leave layers out")
-    points, (hook_points, misnamed) = {}, places or (model.hook_dict, _misnamed(model))
-    for key in keys:
-        full_name = place.template.format(layer=key)
-        if full_name not in hook_points or name in misnamed:
-            reason = unknown_inside(model, "patterns") if name == "pattern" else None
-            raise HookError(
-                f"this model ({model.cfg.architecture}) has no site {name!r} ({full_name}): "
-                f"{reason or nearest(name, available_sites(model))}"
-            )
-        points[key] = hook_points[full_name]
-    return points
 
 
 PRE_NORMS = ("ln1", "ln2")

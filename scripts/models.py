@@ -62,19 +62,21 @@ record; so does any model with `load_model(..., route="generic")`. The blocks st
 stream between two of them, y the output of the final norm. Both are found by structure and proven at load: v^(l), put into a
 pass over other tokens, has to give the same logits. Where it does not, the model is refused.
 
-`sensitivity` (exact, sketch, estimate, of a logit) measures `full` there. `collapse`, `evaluate`, `probe`, `probe stage` and
-`faithfulness` (tokens removed or replaced) need nothing else.
+`sensitivity` (exact, sketch, estimate, of a logit) measures `full` there, and `attribution` the real gradient of a logit times
+each token's embedding: completeness does not hold, and the last row is the remainder. `collapse`, `evaluate`, `probe`,
+`probe stage` and `faithfulness` (tokens removed or replaced) need nothing else.
 
 Patterns are known where each block computes one softmax over keys, wherever its code does so, and nothing else carries one
 token to another. This is proven at load: with every pattern made the identity, the last token's logits depend on no other
 token. Norms are known where each is a module that is a norm of a known form on numbers drawn at random. With both, `frozen`,
-`frozen-attention` and `frozen-norm` are measured as by a record; `spectra` needs the patterns alone. What `frozen` holds is
-what the theorem holds: patterns, and the scale of every norm. In latent attention (DeepSeek) a value is a matrix times a normed
-latent of v. With that scale held it is a matrix times v, which is the theorem's W_V: the sum over paths is as it stands.
+`frozen-attention` and `frozen-norm` are measured as by a record, by `attribution` too; `spectra` needs the patterns alone.
+What `frozen` holds is what the theorem holds: patterns, and the scale of every norm. In latent attention (DeepSeek) a value is
+a matrix times a normed latent of v. With that scale held it is a matrix times v, which is the theorem's W_V: the sum over paths
+is as it stands.
 With a sink (gpt-oss) the weights of the keys sum to less than 1. Gates on what attention gives, and the weights of a router,
 stay live.
 
-What needs more of the inside (`detached`, `attribution`, `bounds`, `hops`, masks) is refused in one line. Of state-space and
+What needs more of the inside (`detached`, `bounds`, `hops`, masks) is refused in one line. Of state-space and
 linear-attention blocks `full` is the real derivative, and there are no patterns to hold; the paper's statements on softmax
 attention are not about them, and the provenance names them, by the configuration's `layer_types` where it has them. The choice
 of a router of experts is held as it is at the prompt, by the derivative and by the finite differences that check it. The result

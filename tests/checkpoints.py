@@ -36,7 +36,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-from ostools.models.bridge.attention import with_acting_attention
+from ostools.models.bridge import with_acting_attention
 from ostools.models.load import unpatched
 from tests import traces
 from tests.families import OTHERS, REFUSED, other_config

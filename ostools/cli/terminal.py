@@ -185,7 +185,7 @@ def _fitting(names: Sequence[str], rows: Sequence[Sequence[Any]], is_number: Seq
 
 
 def _token(name: str, cell: Any, display_token: Callable[[str], str]) -> Any:
-    """A token as a short visible word; the row of a logit's parts that has none is of the biases."""
+    """A token as a short visible word; the row of a logit's parts that is no token's has none."""
     if name not in ("token", "answer") or cell is None:
         return cell
-    return "biases" if name == "token" and str(cell) == "" else display_token(str(cell))
+    return None if name == "token" and str(cell) == "" else display_token(str(cell))

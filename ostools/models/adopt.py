@@ -117,7 +117,12 @@ def _unwrapped(model: Any, tokenizer: Any) -> tuple[Any, Any]:
             f"{type(model).__name__}{_remedy(model)}"
         )
     if isinstance(model, TransformerBridge):
-        _check_raw(model)
+        refuse_processed(model)
+        if model._weights_processed:
+            raise InputError(
+                "expected a raw TransformerBridge, found one whose weights were processed (folded or centred), where y_n means "
+                "something else: load it again without processing"
+            )
     return model, tokenizer
 
 
@@ -128,15 +133,6 @@ def _remedy(model: object) -> str:
     if type(model).__name__ == "HookedTransformer":
         return ": its weights are folded and centred; give the Hugging Face model that it was made of"
     return ": a name or a directory is for load_model" if isinstance(model, str | Path) else ""
-
-
-def _check_raw(model: TransformerBridge) -> None:
-    refuse_processed(model)
-    if model._weights_processed:
-        raise InputError(
-            "expected a raw TransformerBridge, found one whose weights were processed (folded or centred), where y_n means "
-            "something else: load it again without processing"
-        )
 
 
 def _config(user_model: PreTrainedModel, family: Family) -> PreTrainedConfig:
@@ -307,7 +303,12 @@ def weights(
 def refuse_hooks(model: nn.Module, modules: dict[str, nn.Module]) -> None:
     """Hooks and methods that the user put on a module would be lost, or would act on the user's object alone."""
     for name, part in model.named_modules():
-        mirrors = {handle.hook.id for handle in getattr(part, "fwd_hooks", ()) if _is_mirror(handle.user_hook)}
+        # TransformerLens' own hooks, which show what enters and leaves an MLP that is no module (OPT).
+        mirrors = {
+            handle.hook.id
+            for handle in getattr(part, "fwd_hooks", ())
+            if getattr(handle.user_hook, "__module__", "") == "transformer_lens.model_bridge.component_setup"
+        }
         for kind in _HOOKS:
             for key, hook in getattr(part, kind).items():
                 origin = f"{getattr(hook, '__module__', '')}.{getattr(hook, '__qualname__', '')}"
@@ -324,11 +325,6 @@ def refuse_hooks(model: nn.Module, modules: dict[str, nn.Module]) -> None:
                 f"expected modules with their own forward, found another put into {name or 'the model'}: adopt the model "
                 "without it (accelerate puts one there for a device map)"
             )
-
-
-def _is_mirror(hook: object) -> bool:
-    """Whether this is TransformerLens' own hook, which shows what enters and leaves an MLP that is no module (OPT)."""
-    return getattr(hook, "__module__", "") == "transformer_lens.model_bridge.component_setup"
 
 
 def one_place(weights: dict[str, nn.Parameter]) -> tuple[torch.dtype, torch.device]:

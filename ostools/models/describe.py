@@ -209,16 +209,6 @@ def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
             yield name.replace("_original_component.", ""), weight
 
 
-def weight_hash(model: TransformerBridge) -> str:
-    """sha256 over every weight's name, shape, dtype and bytes, as they are now.
-
-    Computed anew each time: writes through `.data` leave no trace that a cache could see, and a stale hash would
-    vouch for weights that are gone. Tensors are hashed in parallel, about 2 GB a second and core; those of a small model
-    one after the other, because handing them out takes longer than it saves.
-    """
-    return _hash_of(dict(named_weights(model)))
-
-
 @contextmanager
 def hashed_once() -> Iterator[None]:
     """Within the block, which holds the lock of every model that is described, a model's weights are hashed once."""
@@ -248,6 +238,11 @@ def _hash_within_a_measurement(model: TransformerBridge, weights: Mapping[str, T
 
 
 def _hash_of(weights: Mapping[str, Tensor]) -> str:
+    """sha256 over every weight's name, shape, dtype and bytes, as they are now.
+
+    Writes through `.data` leave no trace that a cache could see, and a stale hash would vouch for weights that are gone.
+    Tensors are hashed in parallel; those of a small model one after the other: handing them out takes longer than it saves.
+    """
     if sum(weight.numel() * weight.element_size() for weight in weights.values()) <= _SMALL:
         digests = [digest(name, weight) for name, weight in weights.items()]
     else:

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from ostools.ground.errors import InputError, in_words, unknown_name
 from ostools.ground.memory import collector_at_rest, give_back
 from ostools.ground.names import checked_name
-from ostools.models.bridge.attention import with_acting_attention
+from ostools.models.bridge import with_acting_attention
 from ostools.models.describe import Metadata, read_trained_lengths, remember
 from ostools.models.families import Family
 from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, load_whole
@@ -79,7 +79,8 @@ def load_model(
     torch_device = resolve_device(device, torch_dtype)
     source = locate(name, revision)
     family = check_config(source.directory, route == "generic")
-    _check_placing(family, device_map)
+    if family.generic and device_map is not None:
+        raise InputError(f"device_map: expected a model of a known family, found {family.module}: load it whole")
     check_dtype(family, torch_dtype)
     has_tokenizer(source.directory)
     shards = read_shards(source.directory)
@@ -101,11 +102,6 @@ def load_model(
     stored = source.revision, trained_lengths, source.quantisation, place_by_module
     remember(bridge, Metadata(source.name, *stored, title=source.title))
     return bridge
-
-
-def _check_placing(family: Family, device_map: str | None) -> None:
-    if family.generic and device_map is not None:
-        raise InputError(f"device_map: expected a model of a known family, found {family.module}: load it whole")
 
 
 def resolve_device(device: str, dtype: torch.dtype = torch.float32) -> torch.device:

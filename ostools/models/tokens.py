@@ -188,14 +188,7 @@ def fitted(model: TransformerBridge, prompt: Prompt) -> Prompt:
                 f"expected a Prompt of this model, found one of another: its token {index} is {token!r}, here it is "
                 f"{expected!r}; make it again with ost.encode(model, text) or ost.Prompt.from_ids(model, ids)"
             )
-    return replace(
-        own_prompt,
-        text=prompt.text,
-        origins=prompt.origins,
-        chat=prompt.chat,
-        markers=prompt.markers,
-        markers_as_tokens=prompt.markers_as_tokens,
-    )
+    return replace(prompt, ids=own_prompt.ids, tokens=own_prompt.tokens, bos=own_prompt.bos)
 
 
 def _whole_numbers(ids: Any) -> list[int]:

@@ -73,13 +73,12 @@ def test_a_norm_that_is_not_the_known_one_is_refused(tokens: Tokens) -> None:
 def test_exact_arithmetic_needs_float64_and_agrees_with_the_model(tokens: Tokens) -> None:
     with pytest.raises(hooks.HookError, match="expected a float64 model"), hooks.exact_arithmetic(tiny_model("gemma")):
         pass
-    for family in TEXT_FAMILIES:
-        model = tiny_model(family, dtype=torch.float64)
-        plain = model(tokens)
-        with hooks.exact_arithmetic(model):
-            exact = model(tokens)
-        torch.testing.assert_close(exact, plain, rtol=1e-4, atol=1e-4)
-        assert torch.equal(model(tokens), plain)
+    model = tiny_model("gpt2", dtype=torch.float64)
+    plain = model(tokens)
+    with hooks.exact_arithmetic(model):
+        exact = model(tokens)
+    torch.testing.assert_close(exact, plain, rtol=1e-4, atol=1e-4)
+    assert torch.equal(model(tokens), plain)
 
 
 @pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))

@@ -79,3 +79,22 @@ def test_the_gradient_is_the_finite_difference(family: Family, what: str, tokens
             with torch.no_grad():
                 difference = (number(1 + move) - number(1 - move)) / (2 * step)
             torch.testing.assert_close(slope[index], difference, rtol=1e-7, atol=1e-9)
+
+
+def test_the_skip_connection_alone_is_left(model: TransformerBridge, tokens: Tokens) -> None:
+    def streams() -> Any:
+        with hooks.capture(model, "residual_pre", "residual_mid", "residual_post", "mlp_output") as record:
+            model(tokens)
+        return record
+
+    with hooks.ablate_layers(model, [1]):
+        record = streams()
+        assert torch.equal(record["residual_mid"][1], record["residual_pre"][1])
+        assert (record["mlp_output"][1] != 0).any()
+    with hooks.ablate_layers(model, [1], part="mlp"):
+        record = streams()
+        assert torch.equal(record["residual_post"][1], record["residual_mid"][1])
+        assert not torch.equal(record["residual_mid"][1], record["residual_pre"][1])
+    with hooks.ablate_layers(model, [0, 1], part="both"):
+        record = streams()
+        assert torch.equal(record["residual_post"][1], record["residual_pre"][0])

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,9 @@ MEASUREMENTS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("measure", range(len(MEASUREMENTS)))
-@pytest.mark.parametrize("family", quick(("gpt2", "gemma3", "mistral"), "gpt2"))
+@pytest.mark.parametrize(
+    ("family", "measure"), quick(product(("gpt2", "gemma3", "mistral"), range(3)), ("gpt2", 0), ("gpt2", 2))
+)
 def test_every_measurement_gives_the_same_bits(family: Family, measure: int, tmp_path: Path) -> None:
     whole = load_model(write_checkpoint(tmp_path, family), device="cpu")
     parts = load_model(tmp_path, device="cpu", device_map="disk")
@@ -122,7 +124,6 @@ PARTS = [("embed", 30), ("block 0", 10), ("block 1", 10), ("norm", 1)]
     [
         ({"cpu": 51}, ["cpu", "cpu", "cpu", "cpu"]),
         ({"cpu": 50}, ["cpu", "cpu", "cpu", "disk"]),
-        ({"cpu": 49}, ["cpu", "cpu", "disk", "disk"]),
         ({"cpu": 29}, ["disk"] * 4),
         ({"cuda:0": 45, "cuda:1": 9, "cpu": 10}, ["cuda:0", "cuda:0", "cpu", "disk"]),
     ],

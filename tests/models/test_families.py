@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.generalized_components import MoEBridge
 from transformer_lens.model_bridge.sources import build_bridge_from_module
-from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 import hooks
 from hooks.sites import is_closed
@@ -137,20 +135,6 @@ def test_windows_are_the_models_own(family: str) -> None:
     assert len(own_windows(model)) == expected
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "family", [name for name in EVERY if name not in ("gemma2", "bloom", "mpt", "gptj", "neo", "gpt-oss")]
-)
-def test_eager_attention_is_what_the_other_kernel_computes(family: str) -> None:
-    """Hugging Face's own two ways agree: what is measured is the model, and no slip of one way. Six have but one way."""
-    module = make_model(family, seed=1)
-    other = AutoModelForCausalLM.from_config(copy.deepcopy(module.config), attn_implementation="sdpa").eval()
-    other.load_state_dict(module.state_dict())
-    with torch.no_grad():
-        logits = module(IDS, use_cache=False).logits
-        torch.testing.assert_close(other(IDS, use_cache=False).logits, logits, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("family", "reason"),
     [
@@ -223,6 +207,7 @@ def test_weights_that_are_copied_or_stacked_have_no_device_map(family: str, foun
         load_model(write_checkpoint(tmp_path, family), device="cpu", device_map="disk")
 
 
+@pytest.mark.slow
 def test_every_architecture_has_a_configuration_here_and_records_are_told_apart() -> None:
     tested = {record(tiny_model(family, seed=1)) for family in EVERY}
     loads = {known for known in FAMILIES if known.refused is None and known.model_type != "gemma3"}

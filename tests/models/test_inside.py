@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +52,19 @@ def test_what_is_held_is_certified_by_finite_differences(kind: str, linearisatio
 AGREES = {"gpt2": 1e-9, "gemma2": 1e-6, "llama": 1e-6, "gpt-oss": 1e-6, "olmo2": 1e-6, "neox": 1e-6}
 
 
-@pytest.mark.parametrize("family", quick(tuple(AGREES), "gpt2"))
-@pytest.mark.parametrize("linearisation", HELD)
+@pytest.mark.parametrize(
+    ("family", "linearisation"), quick(product(AGREES, HELD), ("gpt2", "frozen"), ("llama", "frozen"))
+)
 def test_what_is_held_is_what_a_record_holds(family: str, linearisation: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path, family, seed=1)
-    both = []
+    norms, parts = [], []
     for route in ("auto", "generic"):
         model = ost.load_model(tmp_path, device="cpu", dtype="float64", route=route)
         prompt = ost.Prompt.from_ids(model, IDS)
-        both.append(ost.sensitivity(model, prompt, linearisations=[linearisation]).frame["operator_norm"])
-    assert float((both[0] / both[1] - 1).abs().max()) < AGREES[family]
+        norms.append(ost.sensitivity(model, prompt, linearisations=[linearisation]).frame["operator_norm"])
+        parts.append(ost.attribution(model, prompt, logit=50, linearisation=linearisation).frame["contribution"])
+    assert float((norms[0] / norms[1] - 1).abs().max()) < AGREES[family]
+    assert float((parts[0] - parts[1]).abs().max() / parts[0].abs().max()) < AGREES[family]
 
 
 def test_latent_attention_frozen_is_plain_autograd_with_softmax_and_scales_detached(

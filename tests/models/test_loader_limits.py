@@ -17,6 +17,7 @@ import pytest
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
+from ostools.models.files import shards
 from tests.checkpoints import edit_config, make_model, tiny_model, write_checkpoint
 
 _CALLS = re.compile(r"(^|\.)tokenizer(\.decode|\.apply_chat_template)?$")
@@ -60,11 +61,12 @@ def _add_tensors(file: Path, count: int) -> None:
 @pytest.mark.parametrize(
     ("count", "match"),
     [
-        (10_000, "found 10000 more"),
-        (300_000, "expected at most 100000 tensors in .*model.safetensors, found 300020"),
+        (900, "found 900 more"),
+        (2000, "expected at most 1000 tensors in .*model.safetensors, found 2020"),
     ],
 )
-def test_more_tensors_than_any_model_has(gemma: Path, count: int, match: str) -> None:
+def test_more_tensors_than_any_model_has(gemma: Path, count: int, match: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "MOST_TENSORS", 1000)
     _add_tensors(gemma / "model.safetensors", count)
     _refuses(match, gemma)
 
@@ -77,7 +79,6 @@ def test_more_tensors_than_any_model_has(gemma: Path, count: int, match: str) ->
     [
         ("gemma", {"num_labels": 10**9}, "expected at most 10000 as num_labels in .*config.json, found 1000000000"),
         ("mpt", {"max_seq_len": 10**8}, "expected tables of positions of at most 268435456 numbers in .*, found 4"),
-        ("mpt", {"n_heads": None, "num_attention_heads": 4, "max_seq_len": 10**8}, "expected tables of positions"),
         ("gptj", {"n_positions": 10**9}, "expected tables of positions"),
     ],
 )
@@ -108,15 +109,6 @@ def test_a_table_that_writes_a_long_text_for_a_letter(gemma: Path) -> None:
     rule = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()}
     _edit_tokenizer(gemma, lambda content: content.update(normalizer=rule))
     _refuses("expected a normalizer in .* at most 100 times longer, found .* 1e[+]05", gemma)
-
-
-def test_rules_as_published_tokenizers_have_them_load(gemma: Path) -> None:
-    regex = [{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}] * 20
-    spaces = {"type": "Replace", "pattern": {"String": "``"}, "content": '"'}
-    _edit_tokenizer(
-        gemma, lambda content: content.update(normalizer={"type": "Sequence", "normalizers": [*regex, spaces]})
-    )
-    assert load_model(gemma).tokenizer is not None
 
 
 @pytest.fixture(scope="module")

@@ -114,15 +114,15 @@ def _set(settings: dict[str, Any], path: str, value: Any) -> None:
     settings[name] = value
 
 
-@pytest.mark.parametrize("value", [math.inf, math.nan, -1, 0, True, {"__float__": "Infinity"}])
 @pytest.mark.parametrize(
-    "path",
+    ("path", "value"),
     [
-        "rope_parameters/full_attention/rope_theta",
-        "final_logit_softcapping",
-        "query_pre_attn_scalar",
-        "max_position_embeddings",
-        "sliding_window",
+        ("rope_parameters/full_attention/rope_theta", math.inf),
+        ("rope_parameters/full_attention/rope_theta", {"__float__": "Infinity"}),
+        ("final_logit_softcapping", math.nan),
+        ("query_pre_attn_scalar", -1),
+        ("max_position_embeddings", True),
+        ("sliding_window", 0),
     ],
 )
 def test_a_setting_that_has_to_be_positive(gemma3: Path, path: str, value: Any) -> None:
@@ -130,7 +130,7 @@ def test_a_setting_that_has_to_be_positive(gemma3: Path, path: str, value: Any) 
     _refuses(f"expected {path.rpartition('/')[2]} in .*config.json to be above 0, and finite, found ", gemma3)
 
 
-@pytest.mark.parametrize("value", [math.inf, math.nan, -1e-6, 1, 1e30])
+@pytest.mark.parametrize("value", [math.nan, -1e-6, 1])
 def test_an_epsilon_that_is_larger_than_what_it_is_added_to(gemma3: Path, value: float) -> None:
     _edit_json(gemma3 / "config.json", lambda settings: settings.update(rms_norm_eps=value))
     _refuses("expected rms_norm_eps in .* to be at least 0 and below 1, found ", gemma3)

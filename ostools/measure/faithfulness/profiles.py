@@ -104,7 +104,7 @@ def require_of_model(result: ProfileSource, model: Provenance) -> tuple[int, ...
 def _of(result: ProfileSource, position: int | None) -> Mapping[str, TokenProfile]:
     if isinstance(result, Attribution):
         sizes = result.of_tokens["contribution"].abs().to_numpy(dtype=float)
-        return {"attribution": TokenProfile("parts", "detached", "logit", sizes)}
+        return {"attribution": TokenProfile("parts", result.provenance.parameters["linearisation"], "logit", sizes)}
     table: Frame = frame_of(profile(result)) if isinstance(result, Sensitivity) else frame_of(result)
     if isinstance(result, Bounds):
         table = table[table["last"] == (table["last"].max() if position is None else position)]

@@ -1,11 +1,13 @@
-"""Contributions of a prompt's tokens to one logit of the next token, in parts that add up.
+"""Contributions of a prompt's tokens to one logit of the next token: its gradient times the embedded tokens.
 
-With patterns, norm scales and activations held at the prompt a network is linear but for its biases (docs/theory.md 2):
+    part of token i = w_t^T J_i v_i        w_t: the output row of token t, the final norm inside J_i
 
-    logit_t = sum_i w_t^T J_i v_i + bias part        w_t: the output row of token t, the final norm inside J_i
+With patterns, norm scales and activations held at the prompt (`detached`) a network is linear but for its biases, and these
+parts and that of the biases add up to the logit (docs/theory.md 2). Where less is held they do not: what is missing to the
+logit is the remainder.
 
-A part is no cause: with the token gone patterns, scales and activations would be others. Cost: five forward passes over the
-prompt, one of several copies of it, and one product with the Jacobians.
+A part is no cause: with the token gone patterns, scales and activations would be others. Cost of `detached`: five forward
+passes over the prompt, one of several copies of it, and one product with the Jacobians; else that of `sensitivity` of a logit.
 """
 
 from __future__ import annotations
@@ -19,33 +21,43 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from hooks.sites import is_closed
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
+from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
 from ostools.measure.jacobian.linearised import Linearised
-from ostools.measure.jacobian.routes import AutogradRoute, Route, freezing, require_unfrozen
+from ostools.measure.jacobian.norms import COTANGENTS
+from ostools.measure.jacobian.routes import LINEARISATIONS, AutogradRoute, Route, freezing, require_unfrozen
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, strips_where_long, true_arithmetic
-from ostools.measure.passes.output import output_row, soft_cap
+from ostools.measure.passes.output import Output, output_row, soft_cap
 from ostools.measure.prompts import token_columns
 from ostools.models import Prompt
+from ostools.models.generic.bridge import block_notes
 from ostools.models.tokens import one_token, token_text
 from ostools.results import Frame, Provenance, Result
 
-_LINEARISATION = "detached"
+_COMPLETE = "detached"
+"""The linearisation whose parts add up."""
 
 
 @dataclass(frozen=True, eq=False)
 class Attribution(Result, chart="tokens:attribution_chart", findings=("findings.profiles:attribution_findings",)):
-    """The parts of one logit: one row a token of the prompt, and a last one for the biases.
+    """The parts of one logit: one row a token of the prompt, and a last one for the biases or the remainder.
 
-    Columns: position and token_id (NA in the last row), token, part ("token" | "biases"), contribution: w_t^T J_i v_i, in units
-    of the logit, of either sign. Their sum is the logit of token t before a soft-cap (Gemma 2), and the logit itself without.
+    Columns: position and token_id (NA in the last row), token, part ("token" | "biases" | "remainder"), contribution:
+    w_t^T J_i v_i, in units of the logit, of either sign. Their sum is the logit of token t before a soft-cap (Gemma 2), and
+    the logit itself without. "biases" (`detached`) are measured, and the sum is checked: completeness holds. "remainder" is
+    the logit minus the tokens' parts: completeness does not hold.
 
     `provenance.parameters`: logit (the id t), token (its text), logit_value (the model's own), soft_cap (None without one),
-    adds_up_within (the error of the sum, relative to the sizes of its parts), route ("analytic" | "autograd").
+    linearisation, complete (whether the parts add up), adds_up_within (the error of the sum, relative to the sizes of its
+    parts; where not complete that of the tokens' parts alone), route ("analytic" | "autograd"); where not complete also
+    certificate (the gradient against finite differences) and, with experts, experts.
     """
 
     @property
@@ -66,21 +78,28 @@ def attribution(
     prompt: str | Prompt,
     *,
     logit: str | int | None = None,
+    linearisation: str | None = None,
     mitigation: Mitigation | str | None = None,
 ) -> Attribution:
-    """Split a next token's logit into contributions of the prompt's tokens, which add up with those of the biases.
+    """Split a next token's logit into contributions of the prompt's tokens, and of the biases or a remainder.
 
     Args:
         logit: a text that is one token, or a token's id; None: the token that ranks first.
+        linearisation: what is held constant, as for `sensitivity`. `detached`: patterns, norm scales and activations; the parts
+            add up. `full`: nothing, so that a part is the real gradient times v_i. None: detached, and full of a model whose
+            blocks no record describes (the generic route).
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
             runs under its hooks. It has to change the prompt or a logit, or it is refused.
 
-    Patterns, norm scales and activations are held, as with `linearisation="detached"`. The arithmetic is float32, or float64
-    throughout for a float64 model. Active edits are respected. Two checks are made on every run, and `InputError` is raised
-    where one fails. The parts add up to the model's own logit, within 1e-12 of their sizes in float64 and 1e-5 in float32.
-    With v_i = 0 the held network's logit loses the part of token i; this is checked for the largest part and two others.
-    Refused are experts, because their router is not a linear map, and a `logit` of several tokens.
+    The arithmetic is float32, or float64 throughout for a float64 model. Active edits are respected. Every run is checked, and
+    `InputError` is raised where a check fails. Of `detached` the parts add up to the model's own logit, within 1e-12 of their
+    sizes in float64 and 1e-5 in float32, and with v_i = 0 the held network's logit loses the part of token i (the largest part
+    and two others). Of the others the gradient is held against finite differences of the logit. Refused are what the model's
+    route does not hold (experts under `detached`: their router is not a linear map), and a `logit` of several tokens.
     """
+    if linearisation is None:
+        linearisation = "full" if is_closed(model) else _COMPLETE
+    checked_name("linearisation", linearisation, LINEARISATIONS)
     mitigated = MitigatedPrompts.of("attribution", model, [prompt], mitigation)
     tokens = mitigated.prompt
     target = None if logit is None else one_token(model, logit)
@@ -93,21 +112,23 @@ def attribution(
         strips_where_long(work, len(tokens.ids)),
     ):
         require_unfrozen(work, "attribution")
-        parts, parameters = _parts(work, tokens, target)
+        parts, parameters = _parts(work, tokens, target, linearisation)
     parameters = {
         "token": token_text(model.tokenizer, parameters["logit"]),
-        "linearisation": _LINEARISATION,
+        "linearisation": linearisation,
+        "complete": linearisation == _COMPLETE,
         **mitigated.provenance_entry,
+        **block_notes(model),
         **tokens.provenance,
         **parameters,
     }
-    return Attribution(_table(tokens, parts), replace(provenance, parameters=parameters))
+    return Attribution(_table(tokens, parts, linearisation), replace(provenance, parameters=parameters))
 
 
 def _parts(
-    model: TransformerBridge, tokens: Prompt, target: int | None
+    model: TransformerBridge, tokens: Prompt, target: int | None, linearisation: str
 ) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
-    """The part of every token and, last, of the biases, in float64; and what the provenance says."""
+    """The part of every token and, last, of the biases or the remainder, in float64; and what the provenance says."""
     ids = tokens.ids.to(next(model.parameters()).device)
     with torch.no_grad():
         logits = model(ids[None], logits_to_keep=1)[0, -1]
@@ -115,11 +136,23 @@ def _parts(
     if not bool(torch.isfinite(logits).all()):
         raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
     target_id = int(logits.argmax()) if target is None else target
+    logit, cap = float(logits[target_id]), soft_cap(model)
+    if linearisation == _COMPLETE:
+        parts, account = _complete_parts(model, tokens, embedded, target_id, logit)
+    else:
+        parts, account = _gradient_parts(model, tokens, embedded, target_id, linearisation)
+    return parts, {"logit": target_id, "logit_value": logit, "soft_cap": cap, **account}
+
+
+def _complete_parts(
+    model: TransformerBridge, tokens: Prompt, embedded: Float[Tensor, "pos d_model"], target_id: int, logit: float
+) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
+    """Parts of the tokens and of the biases, whose sum and three of which are checked."""
     row, constant = output_row(model, target_id, embedded[-1])
     try:
-        route: Route = Linearised(model, tokens.ids, _LINEARISATION)
+        route: Route = Linearised(model, tokens.ids, _COMPLETE)
     except InputError:  # a model or an edit that the formulas do not know
-        route = AutogradRoute(model, embedded, freeze=freezing(model, _LINEARISATION), rows=1)
+        route = AutogradRoute(model, embedded, freeze=freezing(model, _COMPLETE), rows=1)
     of_tokens = (route.pull(row[None])[0].double() * embedded.double()).sum(-1)
     # The token with the largest part, the first, and the middle one.
     checked_positions = list(dict.fromkeys([int(of_tokens.abs().argmax()), 0, len(of_tokens) // 2]))
@@ -127,7 +160,7 @@ def _parts(
         row.double() @ _detached_outputs(model, embedded, checked_positions).double().T
     ).tolist()
     parts = torch.cat([of_tokens.cpu(), torch.tensor([bias + constant], dtype=torch.float64)])
-    total, logit, cap = float(parts.sum()), float(logits[target_id]), soft_cap(model)
+    total, cap = float(parts.sum()), soft_cap(model)
     capped = total if cap is None else cap * float(torch.tensor(total / cap, dtype=torch.float64).tanh())
     size = float(parts.abs().sum() + abs(logit))
     error, within = abs(capped - logit) / size, ADDS_UP[embedded.dtype]
@@ -135,9 +168,30 @@ def _parts(
     for place, without_token in zip(checked_positions, without, strict=True):
         off = abs(total_output - without_token - float(parts[place])) / size
         require_adds_up(off, within, f"the part of token {place}", "what the held network's logit loses without it")
-    parameters = {"logit": target_id, "logit_value": logit, "soft_cap": cap, "adds_up_within": error}
-    parameters["route"] = "analytic" if isinstance(route, Linearised) else "autograd"
-    return parts, parameters
+    return parts, {"adds_up_within": error, "route": "analytic" if isinstance(route, Linearised) else "autograd"}
+
+
+def _gradient_parts(
+    model: TransformerBridge,
+    tokens: Prompt,
+    embedded: Float[Tensor, "pos d_model"],
+    target_id: int,
+    linearisation: str,
+) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
+    """Parts of the tokens, their gradient certified, and the remainder to the logit."""
+    output = Output.of(model, target_id)
+    output.check(model, tokens)
+    options = JacobianOptions([linearisation], [0], "exact", COTANGENTS, None, 0, output.row)
+    run = LinearisationRun(model, Start.of(model, tokens.ids), linearisation, options)
+    gradient, account = run.logit_gradient()
+    parts = (gradient.double() * embedded.double()).sum(-1).cpu()
+    _, constant = output_row(model, target_id, embedded[-1])
+    (y,) = held_last_tokens(model, embedded, embedded[None], "full")
+    logit = float(output.row.double() @ y.double()) + constant
+    remainder = logit - float(parts.sum())
+    error = abs(remainder) / (float(parts.abs().sum()) + abs(logit))
+    checks = {name: account[name] for name in ("route", "certificate", "experts") if name in account}
+    return torch.cat([parts, torch.tensor([remainder], dtype=torch.float64)]), {"adds_up_within": error, **checks}
 
 
 def _detached_outputs(
@@ -148,11 +202,12 @@ def _detached_outputs(
     ablated[1] = 0.0
     for index, place in enumerate(without, start=2):
         ablated[index, place] = 0.0
-    return held_last_tokens(model, embedded, ablated, _LINEARISATION)
+    return held_last_tokens(model, embedded, ablated, _COMPLETE)
 
 
-def _table(tokens: Prompt, parts: Float[Tensor, " part"]) -> pd.DataFrame:
+def _table(tokens: Prompt, parts: Float[Tensor, " part"], linearisation: str) -> pd.DataFrame:
     columns = token_columns(tokens).assign(part="token")
-    biases = pd.DataFrame([{"position": pd.NA, "token_id": pd.NA, "token": "", "part": "biases"}])
-    table = pd.concat([columns.astype({"position": object, "token_id": object}), biases], ignore_index=True)
+    part = "biases" if linearisation == _COMPLETE else "remainder"
+    last_row = pd.DataFrame([{"position": pd.NA, "token_id": pd.NA, "token": "", "part": part}])
+    table = pd.concat([columns.astype({"position": object, "token_id": object}), last_row], ignore_index=True)
     return table.astype({"position": "Int64", "token_id": "Int64"}).assign(contribution=parts.numpy())

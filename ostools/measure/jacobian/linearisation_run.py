@@ -31,7 +31,7 @@ from ostools.measure.jacobian.norms import choose_method, most_rows, sketched
 from ostools.measure.jacobian.routes import FROZEN_PARTS, AutogradRoute, Route, freezing
 from ostools.measure.passes.contexts import run_from, strips_where_long
 from ostools.models import Prompt
-from ostools.models.bridge.routing import Choices, held_choices, noted_choices
+from ostools.models.bridge import Choices, held_choices, noted_choices
 from ostools.models.shape import Shape
 
 METHODS = ("auto", "exact", "sketch", "estimate")
@@ -136,16 +136,28 @@ class LinearisationRun:
         route, method, account = self._linearised()
         norms = self._exact if method == "exact" else self._sketched
         columns, products, reached_accuracy = norms(route, progress)
+        account |= self._checked(account["route"], columns, products)
+        if method != "exact":  # which tells each block of its rows
+            tell(progress, 1, 1)
+        return MeasuredNorms(columns, method, account | reached_accuracy)
+
+    def logit_gradient(self) -> tuple[Float[Tensor, "place d_model"], dict[str, Any]]:
+        """w^T J_i at every place, for the `logit` w of the options; and how it was computed and checked."""
+        route, _, account = self._linearised()
+        columns, products, _ = self._exact(route, None)
+        checks = self._checked(account["route"], columns, products)
+        return products.row(self.start.embedded.new_ones(1)), account | checks
+
+    def _checked(self, route_name: str, columns: Columns, products: _Products) -> dict[str, Any]:
+        """Every check of the Jacobian, and the account of it. Raises `InputError` where one fails."""
         _require_sound(columns["frobenius_norm"], self.name)
-        account |= {"certificate": self._certified(account["route"], products)}
+        account: dict[str, Any] = {"certificate": self._certified(route_name, products)}
         if FROZEN_PARTS[self.name].all:
             where = self.model, self.start.embedded, self.name, self.options.layers[0]
             account["adds_up_within"] = certify_sum(*where, products.parts, products.outputs)
-        if method != "exact":  # which tells each block of its rows
-            tell(progress, 1, 1)
         if self.start.choices is not None:
             account["experts"] = self.start.choices.account
-        return MeasuredNorms(columns, method, account | reached_accuracy)
+        return account
 
     def _linearised(self) -> tuple[Route, str, dict[str, Any]]:
         """Linearise by the formulas; by autograd where they do not know the model or an edit. The products, the method by which

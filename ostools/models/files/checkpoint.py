@@ -37,19 +37,6 @@ class Checkpoint:
     family: Family
     config: PreTrainedConfig
 
-    def check_stored(self) -> None:
-        check_stored(self.config, self.family, self.shards, self.directory)
-
-    def tensors(self, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every tensor of the files by name, in `dtype` and in memory of its own."""
-        for shard in self.shards:
-            yield from shard.read(dtype)
-
-    def described(self) -> PreTrainedModel:
-        """The model of config.json without numbers, on torch's meta device."""
-        with torch.device("meta"):
-            return getattr(transformers, self.family.module)(self.config)
-
     @contextmanager
     def fitting(self) -> Iterator[None]:
         """Whatever a library raises while the model is built, for config values that no model can be built from."""
@@ -108,8 +95,9 @@ class Checkpoint:
 def load_whole(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     """The Hugging Face model with every weight in the memory of the device."""
     with checkpoint.fitting():
-        checkpoint.check_stored()
-        module = checkpoint.built(dict(checkpoint.tensors(dtype)), dtype)
+        check_stored(checkpoint.config, checkpoint.family, checkpoint.shards, checkpoint.directory)
+        tensors = {name: tensor for shard in checkpoint.shards for name, tensor in shard.read(dtype)}
+        module = checkpoint.built(tensors, dtype)
     module = checkpoint.finished(module)
     module.to(device)  # pyright: ignore[reportArgumentType]
     return module
@@ -121,8 +109,8 @@ def in_places(
     """The Hugging Face model with its weights where the map says, and the map with nothing left to be found out."""
     device = torch.device(device.type, device.index or 0) if device.type == "cuda" else device
     with checkpoint.fitting():
-        checkpoint.check_stored()
-        place_by_module = checked_map(device_map, checkpoint.described(), dtype, device)
+        described = check_stored(checkpoint.config, checkpoint.family, checkpoint.shards, checkpoint.directory)
+        place_by_module = checked_map(device_map, described, dtype, device)
         weights = MappedWeights.of(checkpoint.shards)
         module = checkpoint.filled(weights.by_name, dtype, device, placed(weights, place_by_module, dtype, device))
     module = checkpoint.finished(module)

@@ -162,9 +162,11 @@ def check_dtypes(shards: Sequence[Shard], family: Family, directory: Path) -> No
                 )
 
 
-def check_stored(config: Any, family: Family, shards: Sequence[Shard], directory: Path) -> None:
-    """The model that config.json describes is about as large as its weights, before memory for it is asked for, their
-    numbers stand for themselves, and weights that are said to be one are.
+def check_stored(config: Any, family: Family, shards: Sequence[Shard], directory: Path) -> Any:
+    """The model that config.json describes, without numbers (on torch's meta device).
+
+    It is about as large as its weights, before memory for it is asked for, their numbers stand for themselves, and weights
+    that are said to be one are.
 
     Which weight is missing or of another shape, `check_loaded` says.
     """
@@ -172,6 +174,7 @@ def check_stored(config: Any, family: Family, shards: Sequence[Shard], directory
     stored = [tensor.count for shard in shards for tensor in shard.tensors.values()]
     described = check_described(config, family, stored, directory)
     _require_tied(described.all_tied_weights_keys, family, shards, directory)
+    return described
 
 
 def check_described(config: Any, family: Family, stored: Sequence[int], where: Path) -> Any:

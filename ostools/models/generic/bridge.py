@@ -30,7 +30,7 @@ import hooks
 from hooks.register import Order, attached
 from hooks.sites import is_closed, points, unknown_inside
 from ostools.ground.errors import InputError
-from ostools.models.bridge.routing import Choices, held_choices, noted_choices
+from ostools.models.bridge import Choices, held_choices, noted_choices
 from ostools.models.generic.inside import known_norms, look_inside
 from ostools.models.generic.parts import ROUNDING, Block, Embedding, Head, Observed, class_and_name
 from ostools.models.shape import context, setting
@@ -91,7 +91,8 @@ class Structure:
         paths = {id(part): path for path, part in module.named_modules()}
         embed, head = module.get_input_embeddings(), module.get_output_embeddings()
         if embed is None or head is None:
-            raise InputError(f"expected a token embedding and an output layer in {name}, found {_missing(embed, head)}")
+            found = "no embedding" if head is not None else "no output layer" if embed is not None else "neither"
+            raise InputError(f"expected a token embedding and an output layer in {name}, found {found}")
         calls = _calls(module, probe)
         lists = [
             (path, list(part)) for path, part in module.named_modules() if isinstance(part, nn.ModuleList) and len(part)
@@ -105,7 +106,8 @@ class Structure:
             )
         path, blocks = max(chains, key=lambda chain: len(chain[1]))
         last = order.index(blocks[-1])
-        leaving = _tensor(calls[last][2])
+        output = calls[last][2]
+        leaving = output[0] if isinstance(output, tuple | list) else output  # the residual stream
         after = [
             part
             for part, entering, _ in calls[last + 1 :]
@@ -115,10 +117,6 @@ class Structure:
             found = "none" if not after else "one that runs elsewhere too"
             raise InputError(f"expected a final norm behind the blocks of {name}, found {found}: y_n is its output")
         return cls(paths[id(embed)], path, paths[id(after[0])], paths[id(head)], len(blocks))
-
-
-def _missing(embed: object, head: object) -> str:
-    return "neither" if embed is None and head is None else "no embedding" if embed is None else "no output layer"
 
 
 def _calls(module: nn.Module, probe: Int[Tensor, "1 pos"]) -> list[tuple[nn.Module, Any, Any]]:
@@ -145,11 +143,6 @@ def _is_chain(blocks: Sequence[nn.Module], order: Sequence[nn.Module]) -> bool:
     """Whether the modules run once each, in their order."""
     places = [[index for index, part in enumerate(order) if part is block] for block in blocks]
     return all(len(found) == 1 for found in places) and places == sorted(places)
-
-
-def _tensor(output: Any) -> Any:
-    """The residual stream in what a block gives."""
-    return output[0] if isinstance(output, tuple | list) else output
 
 
 def generic_bridge(module: PreTrainedModel, architecture: str, probe: Int[Tensor, "1 pos"], name: str) -> GenericBridge:

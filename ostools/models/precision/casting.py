@@ -81,7 +81,7 @@ def view(
     for name, buffer in model.named_buffers():
         if buffer.is_floating_point() and not name.endswith("inv_freq"):
             memo[id(buffer)] = buffer.detach().to(dtype, copy=True)
-    memo |= _empty_copies(model) | _detached_tensors(model)
+    memo |= _quick_copies(model)
     result: TransformerBridge = copy.deepcopy(model, memo)
     for block in result.blocks:
         # TransformerLens' own hooks are closures over the block that they were made for: a copied one would write into the
@@ -111,18 +111,14 @@ def check_dtype(family: Family, dtype: torch.dtype) -> None:
         )
 
 
-def _empty_copies(model: nn.Module) -> dict[int, object]:
-    """Copies of every empty container of a module, by its id: deepcopy takes 6 times as long for each of
-    them, and a module of torch has a dozen registries, most of them empty."""
-    values = (value for module in model.modules() for value in vars(module).values())
-    return {id(value): type(value)() for value in values if type(value) in _CONTAINERS and not value}
-
-
-def _detached_tensors(model: nn.Module) -> dict[int, object]:
-    """Tensors that a module keeps of its last pass (TransformerLens: a pattern of attention), each without its graph, by their
-    id: deepcopy refuses a tensor that was computed with gradients."""
-    values = (value for module in model.modules() for value in vars(module).values())
-    return {id(value): value.detach() for value in values if isinstance(value, Tensor) and value.grad_fn is not None}
+def _quick_copies(model: nn.Module) -> dict[int, object]:
+    """Copies of what deepcopy is slow with or refuses, by its id: every empty container of a module (a dozen registries), and
+    tensors with a graph that a module keeps of its last pass (TransformerLens: a pattern of attention)."""
+    values = [value for module in model.modules() for value in vars(module).values()]
+    copies: dict[int, object] = {
+        id(value): type(value)() for value in values if type(value) in _CONTAINERS and not value
+    }
+    return copies | {id(value): value.detach() for value in values if isinstance(value, Tensor) and value.grad_fn}
 
 
 def _recast_parameter(parameter: Tensor, dtype: torch.dtype, read: Reader, parts: tuple[Tensor, ...]) -> nn.Parameter:

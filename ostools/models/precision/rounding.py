@@ -59,34 +59,21 @@ def reading_of(model: TransformerBridge, format: str) -> Reading:
 
     def reading(weight: Tensor) -> tuple[Reader, tuple[Tensor, ...]]:
         if format in FLOATS:
-            return partial(_as_float, format=format), (weight,)
+            return lambda weight: stored(weight.float(), format), (weight,)
         if weight.ndim != 2:
-            return _as_stored, (weight,)
-        inputs = 0 if id(weight) in inputs_first else 1
-        scale = integer_scale(_largest(weight, inputs), format)
+            return torch.Tensor.float, (weight,)
+        inputs, numbers = 0 if id(weight) in inputs_first else 1, dense(weight)
+        largest = torch.maximum(numbers.amax(inputs, keepdim=True), -numbers.amin(inputs, keepdim=True)).float()
+        scale = integer_scale(largest, format)
         return partial(_as_integer, format=format), (weight, scale.expand(weight.shape))
 
     return reading
-
-
-def _as_stored(weight: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    return weight.float()
-
-
-def _as_float(weight: Float[Tensor, "*shape"], format: str) -> Float[Tensor, "*shape"]:
-    return stored(weight.float(), format)
 
 
 def _as_integer(
     weight: Float[Tensor, "*shape"], scale: Float[Tensor, "*shape"], format: str
 ) -> Float[Tensor, "*shape"]:
     return stored(weight.float(), format, scale)
-
-
-def _largest(weight: Float[Tensor, "out in"], inputs: int) -> Float[Tensor, ...]:
-    """The largest magnitude of each output channel, in float32."""
-    weight = dense(weight)
-    return torch.maximum(weight.amax(inputs, keepdim=True), -weight.amin(inputs, keepdim=True)).float()
 
 
 def require_held(model: TransformerBridge, format: str) -> None:

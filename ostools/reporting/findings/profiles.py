@@ -100,19 +100,25 @@ def head_scores_findings(result: HeadScores) -> list[str]:
 
 
 def attribution_findings(result: Attribution) -> list[str]:
-    """What the tokens and the biases add up to, and the token with the largest part."""
+    """What the tokens and the biases or the remainder add up to, the token with the largest part, and what is held."""
     table, parameters = frame_of(result), result.provenance.parameters
     rows: Frame = result.of_tokens
     values = rows["contribution"].astype(float)
-    total, biases = float(table["contribution"].sum()), float(table["contribution"].iloc[-1])
+    total, last_part = float(table["contribution"].sum()), float(table["contribution"].iloc[-1])
     sum_of = f"the logit, {total:.4g}"
     if parameters["soft_cap"] is not None:
         sum_of = f"{total:.4g} before the soft-cap, the logit, {float(parameters['logit_value']):.4g}, after it"
     largest: Row = rows.loc[values.abs().idxmax()]
+    held = "Patterns, norm scales and activations are held as they are on this prompt. A part is not a cause."
+    if not parameters["complete"]:
+        held = (
+            f"A part is the {parameters['linearisation']} gradient times the token's embedding. Such parts do not add up "
+            "to the logit: the remainder is what is missing. A part is not a cause."
+        )
     return [
-        f"Tokens together {values.sum():+.4g}, biases {biases:+.4g}: {sum_of}.",
+        f"Tokens together {values.sum():+.4g}, {table['part'].iloc[-1]} {last_part:+.4g}: {sum_of}.",
         f"The largest part is that of {named_token(largest)}: {largest['contribution']:+.4g}.",
-        "Patterns, norm scales and activations are held as they are on this prompt. A part is not a cause.",
+        held,
     ]
 
 

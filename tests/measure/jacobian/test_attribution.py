@@ -91,6 +91,28 @@ def test_a_token_that_nothing_sees_contributes_nothing_and_can_go() -> None:
     assert np.delete(masked, hidden) == pytest.approx(removed, rel=1e-10)
 
 
+def test_of_a_network_that_is_linear_when_frozen_the_remainder_is_zero() -> None:
+    """Without MLPs and biases `frozen` holds all that `detached` does: the parts are the same, and add up."""
+    model = tiny_model("llama", seed=3, dtype=torch.float64, fresh=True)
+    for block in model.blocks:
+        block.mlp.out.weight.zero_()
+    prompt = Prompt.from_ids(model, IDS)
+    frozen = ost.attribution(model, prompt, logit=17, linearisation="frozen")
+    assert frozen.frame["contribution"].to_numpy() == pytest.approx(parts_of(model), rel=1e-10, abs=1e-13)
+    noted = frozen.provenance.parameters
+    assert noted["complete"] is False
+    assert noted["adds_up_within"] < 1e-12
+
+
+def test_a_wrong_gradient_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the parts need not add up, finite differences see it."""
+    model = tiny_model("llama", seed=3, dtype=torch.float64)
+    honest = Linearised.pull
+    monkeypatch.setattr(Linearised, "pull", lambda self, *args: 1.01 * honest(self, *args))
+    with pytest.raises(InputError, match="the full Jacobian failed its check"):
+        ost.attribution(model, Prompt.from_ids(model, IDS), logit=17, linearisation="full")
+
+
 def test_wrong_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum that is off, and parts that add up but are given to the wrong tokens."""
     model = tiny_model("llama", seed=3, dtype=torch.float64)
@@ -116,6 +138,8 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
     model = tiny_model("llama", seed=3)
     with pytest.raises(InputError, match=r"expected text that is one token, found '12', which is 2: \['1', '2'\]"):
         ost.attribution(model, "1", logit="12")
+    with pytest.raises(InputError, match="linearisation"):
+        ost.attribution(model, "1", linearisation="forzen")
     with pytest.raises(InputError, match="expected a token's text, or an id from 0 to"):
         ost.attribution(model, "1", logit=100_000)
     with pytest.raises(hooks.HookError, match="router chooses experts"):

@@ -1,1 +1,0 @@
-"""A Hugging Face model behind hooks that act."""
