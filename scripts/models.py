@@ -34,7 +34,8 @@ _ABOVE = """# Families of models
 Any of these families loads, from a directory in Hugging Face format or by a hub id; a checkpoint whose config.json names code
 of its own (`auto_map`) is refused. A family is one record (`ostools.models.families`). This page is written from the records
 by `python -m scripts.models`, which tries every route on a tiny random model of each family first. `ostools list models`
-prints the same table.
+prints the same table, and `ostools list models --check DIR_OR_ID` says of one model, from its config.json alone, by which route
+it goes and what is refused.
 
 The package carries three trained models of two of these families: `embedded` (Gemma 1; the default), `embedded-short`
 (Gemma 1) and `embedded-windowed` (Gemma 3). The card in each one's directory says how it was trained.

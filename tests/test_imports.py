@@ -52,6 +52,22 @@ print("as imported")
     assert found.stdout.strip() == "as imported"
 
 
+def test_a_task_or_mitigation_that_there_is_not_is_refused_without_torch() -> None:
+    code = """
+import sys
+from ostools.cli import main
+for line in ("evaluate --task nosuch", "collapse --task nosuch", "mitigate --mitigation nosuch"):
+    sys.argv = ["ostools", *line.split()]
+    try:
+        main()
+    except SystemExit as end:
+        assert end.code == 2, line
+assert not sys.modules.keys() & {"torch", "transformers", "transformer_lens"}
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stderr.count("unknown") == 3
+
+
 def test_every_public_name_resolves() -> None:
     for package in (hooks, mitigations, ostools):
         for name in package.__all__:

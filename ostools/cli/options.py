@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from ostools.cli.commands import Command
-from ostools.cli.prompts import WRAPPED, read_prompts
+from ostools.cli.prompts import WRAPPED, read_prompts, texts_of
 from ostools.cli.signature import UNKNOWN, Parameter, names_in, signature_of
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
@@ -341,4 +341,22 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
         if field.name in NAMES:
             kind, target = NAMES[field.name]
             checked_names(kind, arguments[field.name], names_in(target))
+    for name in ("task", "mitigation", "mitigations"):
+        for spec in texts_of(arguments.get(name)):
+            _refuse_unknown(command.name, name, spec)
     return arguments
+
+
+def _refuse_unknown(command: str, parameter: str, spec: str) -> None:
+    """Refuse a task, pairs or a mitigation that there is not, before torch is imported."""
+    from mitigations import mitigation
+    from ostools import tasks
+
+    if parameter != "task":
+        mitigation(spec)
+    elif command == "collapse":
+        tasks.task(spec, tasks.CollapseTask)
+    elif command == "collapse variation":
+        tasks.repeating(spec)
+    else:
+        tasks.task(spec)

@@ -3,30 +3,18 @@
 A template is a program that writes a conversation as one text. Here it writes one user turn, after a system prompt where one
 is given, up to where the answer begins. It is run a second time with marks in place of the two: what stands around the marks
 is the template's own, so that the user's characters are found exactly, whatever they say.
-
-It is a program of a stranger's: a few characters of it can write a text of a gigabyte, loop for ever, or draw at random. So it
-first runs in transformers' own environment with a limit on time and on the length of texts.
 """
 
 from __future__ import annotations
 
 import re
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
-from types import FrameType
-from typing import Any, NoReturn
-
-import jinja2
-import jinja2.meta
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from transformers.utils.chat_template_utils import _compile_jinja_template
+from typing import Any
 
 from ostools.ground.errors import InputError
+from ostools.models.chat_template import try_template, variables_of
 from ostools.models.files.checks import one_line
 
 SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED = "special", "template", "system", "text", "mixed"
@@ -49,12 +37,6 @@ _MESSAGE, _SYSTEM = "\ue000", "\ue001"  # of private use: in no template, and no
 _SWITCHES = ("enable_thinking", "thinking")
 _EFFORT = "reasoning_effort"
 _DATES = frozenset({"strftime_now", "date_string"})
-_LONGEST = 1 << 20
-"""Characters of a template; the longest published ones have some 20,000."""
-_LEAST_TEXT, _GROWTH = 2_000_000, 200
-"""Characters that a template may write: of any message, and for each of its characters."""
-_SECONDS = 0.5
-"""Seconds of this thread that the trial may take; published templates take milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +83,7 @@ def render(tokenizer: Any, text: str, system: str | None = None, thinking: bool 
     if not tokenizer.chat_template:
         raise InputError("expected a tokenizer with a chat template, found none: leave chat out")
     _checked(system, thinking)
-    variables = _variables_of(_template(tokenizer))
+    variables = variables_of(_template(tokenizer))
     thinking_state, options = _thinking(tokenizer, variables, thinking)
     marked = _rendered_text(tokenizer, _MESSAGE, None if system is None else _SYSTEM, options)
     if marked.count(_MESSAGE) != 1:
@@ -160,7 +142,7 @@ def _rendered_text(tokenizer: Any, text: str, system: str | None, options: dict[
     messages = [{"role": "user", "content": text}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
-    _try_template(_template(tokenizer), messages, {**tokenizer.special_tokens_map, **options})
+    try_template(_template(tokenizer), messages, {**tokenizer.special_tokens_map, **options})
     try:
         written_text, again = (
             tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
@@ -229,98 +211,3 @@ def _origin_of(letter_origins: Sequence[str], text: str) -> str:
     pairs = zip(letter_origins, text, strict=True)
     distinct_origins = {origin for origin, letter in pairs if not letter.isspace()} or set(letter_origins)
     return distinct_origins.pop() if len(distinct_origins) == 1 else MIXED
-
-
-def _try_template(template: str, messages: list[dict[str, str]], variables: Mapping[str, Any]) -> None:
-    """Run a template on these messages, as `apply_chat_template` would with these `variables`, within limits.
-
-    Raises `InputError` for one that is too deeply nested, that makes too much text, or that draws at random. Whatever
-    else it raises, transformers will raise too.
-    """
-    room = _LEAST_TEXT + _GROWTH * sum(len(text) for message in messages for text in message.values())
-    options = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
-    try:
-        with _limited_time():
-            for piece in _environment().from_string(template).generate(**options, **variables):
-                room -= len(piece)
-                if room < 0:
-                    _refuse_length()
-    except InputError:
-        raise
-    except (RecursionError, MemoryError):
-        raise InputError(
-            "expected a chat template that can be read, found one that is nested too deeply: use the model's own template, or "
-            "leave chat out"
-        ) from None
-    except Exception:  # a refusal of the template's own, which is told of where it is written in earnest
-        return
-
-
-def _variables_of(template: str) -> frozenset[str]:
-    """The names that a template takes from whoever runs it."""
-    if len(template) > _LONGEST:
-        raise InputError(f"expected a chat template of at most {_LONGEST} characters, found {len(template)}")
-    try:
-        return frozenset(jinja2.meta.find_undeclared_variables(_environment().parse(template)))
-    except (jinja2.TemplateError, RecursionError, MemoryError) as error:
-        raise InputError(
-            f"expected a chat template that can be read, found: {' '.join(str(error).split())[:300]}"
-        ) from None
-
-
-@contextmanager
-def _limited_time() -> Iterator[None]:
-    """Refuse, at its next line, a template that runs too long."""
-    end, before = time.thread_time() + _SECONDS, sys.gettrace()
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename != "<template>":
-            return None
-        if time.thread_time() > end:
-            _refuse_length()
-        return trace
-
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-
-
-class _Limited(ImmutableSandboxedEnvironment):
-    """transformers' environment for chat templates, in which an operator makes no text of more than `_LEAST_TEXT`."""
-
-    intercepted_binops = frozenset({"+", "*", "**"})
-
-    def call_binop(self, context: Any, operator: str, left_operand: Any, right_operand: Any) -> Any:
-        operands = left_operand, right_operand
-        first, second = (len(value) if isinstance(value, str | list | tuple) else value for value in operands)
-        if isinstance(first, int) and isinstance(second, int) and (operator == "**" or (first, second) != operands):
-            length = {"+": first + second, "*": first * second, "**": first.bit_length() * second}[operator]
-            if length > _LEAST_TEXT:
-                _refuse_length()
-        return super().call_binop(context, operator, left_operand, right_operand)
-
-
-@lru_cache(maxsize=1)
-def _environment() -> _Limited:
-    own = _compile_jinja_template("").environment
-    extensions = [type(extension) for extension in own.extensions.values()]
-    environment = _Limited(trim_blocks=own.trim_blocks, lstrip_blocks=own.lstrip_blocks, extensions=extensions)
-    environment.filters |= own.filters | {"random": _refuse_random}
-    environment.globals |= own.globals | {"lipsum": _refuse_random}
-    return environment
-
-
-def _refuse_length() -> NoReturn:
-    raise InputError(
-        "expected a chat template that writes a text about as long as the message, found one that makes far longer ones or "
-        "does not end: use the model's own template, or leave chat out"
-    )
-
-
-def _refuse_random(*args: Any, **kwargs: Any) -> NoReturn:
-    raise InputError(
-        "expected a chat template that writes the same text each time, found one that draws at random: use the model's own "
-        "template, or leave chat out"
-    )

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 import hooks
 import ostools as ost
+from ostools.cli.verbs.listings import checked_route
 from ostools.ground.errors import InputError
 from ostools.measure.bounds.variants import undescribed
 from ostools.measure.jacobian.sensitivity import jacobian
@@ -281,15 +282,21 @@ def test_the_papers_forms_say_that_no_record_describes_the_blocks(tmp_path: Path
     assert "found blocks that no record describes" in reasons["theorem-5.1"]
 
 
-def test_the_route_is_known_from_the_configuration_alone() -> None:
-    from ostools.models.files.config import family_of_settings
-
-    assert family_of_settings({"model_type": "qwen3_next"}, "x").generic
-    assert not family_of_settings({"model_type": "llama"}, "x").generic
-    plain = {"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
-    assert family_of_settings(plain, "x").generic
+def test_the_route_is_said_from_the_configuration_alone(tmp_path: Path) -> None:
+    streams = '"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, '
+    for kind, words in (
+        ("qwen3_next", "no record; the generic route"),
+        ("llama", "Llama: by its record"),
+        ("gemma4_text", "no record; the generic route"),
+    ):
+        settings = streams if kind == "gemma4_text" else ""
+        (tmp_path / "config.json").write_text(f'{{{settings}"model_type": "{kind}"}}', encoding="utf-8")
+        assert words in checked_route(str(tmp_path))[0]
+    (tmp_path / "config.json").write_text('{"model_type": "gemma4_text"}', encoding="utf-8")
     with pytest.raises(InputError, match="hidden_size_per_layer_input is not 0"):
-        family_of_settings({"model_type": "gemma4_text"}, "x")
+        checked_route(str(tmp_path))
+    with pytest.raises(InputError, match="expected a directory or a hub id"):
+        checked_route(str(tmp_path / "nothing"))
 
 
 def test_a_model_in_memory_goes_this_route_too() -> None:

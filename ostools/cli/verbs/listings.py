@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -24,8 +25,16 @@ _LONGEST_PROMPT = 72
 """Characters of a prompt that a listing shows."""
 
 
-def models() -> None:
-    """List what can be loaded: the embedded models, real ones in packages, the families of models, and how to name a model."""
+def models(*, check: str | None = None) -> None:
+    """List what can be loaded: the embedded models, real ones in packages, the families of models, and how to name a model.
+
+    Args:
+        check: a directory with a config.json, or a hub id: say instead by which route that model goes, and what is refused
+            of it. No weights are read.
+    """
+    if check is not None:
+        terminal.print_text(checked_route(check))
+        return
     from ostools.models.families import FAMILIES, ROUTES
     from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
     from ostools.models.files.sources import EMBEDDED_DIRECTORIES
@@ -71,7 +80,39 @@ def models() -> None:
     for family in sorted(refusing, key=lambda family: not family.generic_instead):
         route = "By the generic route" if family.generic_instead else "Not loaded"
         lines.append(f"{route}: {family.name}: {family.refused}.")
-    terminal.print_text([*lines, "Whatever else transformers loads goes by the generic route."])
+    terminal.print_text([*lines, "Whatever else transformers loads goes by the generic route; see --check."])
+
+
+def checked_route(name: str) -> list[str]:
+    """Route of the model with that config.json, in sentences. `InputError` for one that goes by none."""
+    from huggingface_hub import hf_hub_download
+
+    from ostools.ground.errors import in_words
+    from ostools.models.files.checks import read_json
+    from ostools.models.files.config import family_of_settings, refuse_quantised
+
+    directory = Path(name)
+    try:
+        file = directory / "config.json" if directory.is_dir() else Path(hf_hub_download(name, "config.json"))
+    except Exception as error:
+        raise InputError(
+            f"check: expected a directory or a hub id with a config.json, found {name!r}: {in_words(error)}"
+        ) from None
+    if not file.is_file():
+        raise InputError(f"check: expected a config.json in {name}, found none: give the directory of a model")
+    config = read_json(file)
+    refuse_quantised(config, directory)
+    family = family_of_settings(config, str(file))
+    if family.generic:
+        return [
+            f"{family.module}: no record; the generic route, if v^(l) and y are proven at load.",
+            "Measured: sensitivity and attribution (linearisation full, of a logit too), collapse, evaluate, probe, "
+            "faithfulness.",
+            "Where each block has one softmax over keys, and known norms, both proven at load: frozen and spectra too.",
+            "Refused: detached, bounds, hops and masks, which need more of the inside of a block.",
+        ]
+    missing = [route for route, has in family.routes.items() if not has]
+    return [f"{family.name}: by its record. Refused or slower: {', '.join(missing) or 'nothing'}."]
 
 
 def _embedded(name: str, card: dict[str, Any] | None) -> list[str]:

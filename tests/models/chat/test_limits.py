@@ -16,9 +16,20 @@ _GROWS = "expected a chat template that writes a text about as long as the messa
 _TWICE = "{% set ns = namespace(x='aa') %}{% for i in range(60) %}{% set ns.x = ns.x OP ns.x %}{% endfor %}"
 BOMBS = {
     "times": "{{ 'a' * 10**9 }}",
-    "a power": "{{ 10**(10**9) }}",
+    "a method that pads": "{{ 'a'.center(1000000000) }}",
+    "a width": "{{ '%1000000000d' % 1 }}",
+    "a width behind a name": "{{ '%(a)1000000000d' % {'a': 1} }}",
+    "a width that is a text": "{{ '{:{}}'.format('x', '1000000000') }}",
+    "a width beside a number": "{{ '%*d' % (1000000000, 1) }}",
+    "many widths": "{{ ('{0:99999}' * 20000).format(1) }}",
+    "a width in a date": "{{ strftime_now('%999999999d') }}",
+    "a text in many places": "{{ ('{0}' * 10000).format('a' * 100000) }}",
+    "a list of one text": "{{ ['a' * 1000000] * 5000 }}",
+    "a margin": "{{ ('a\\n' * 10000)|indent('x' * 100000) }}",
     "doubled by +": _TWICE.replace("OP", "+"),
+    "one text into another": "{{ ('a' * 3000)|replace('a', 'b' * 9000) }}",
     "searches in a loop": "{% set a = 'a' * 1000000 %}{% for i in range(99999) %}{% if 'b' in a %}{% endif %}{% endfor %}",
+    "slices in a loop": "{% set a = 'a' * 1000000 %}{% for i in range(99999) %}{% set b = a[1:] %}{% endfor %}",
     "loops in loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "a macro that calls itself": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
 }
