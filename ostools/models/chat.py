@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from ostools.ground.errors import InputError
-from ostools.models.chat_template import try_template, variables_of
+from ostools.models.files.chat_template import try_template, variables_of
 from ostools.models.files.checks import one_line
 
 SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED = "special", "template", "system", "text", "mixed"

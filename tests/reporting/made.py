@@ -86,7 +86,7 @@ def made_collapse(
 ) -> Collapse:
     """`distance(n)` in every dtype at every site; `noise` by dtype; `pairs` maps a pair to a factor on its distance; the dtypes
     of `overflow` hold no number."""
-    noise = dict.fromkeys(overflow, 1e-9) | dict(noise or ({} if "float32" in overflow else {"float32": 1e-9}))
+    noise = dict.fromkeys(overflow, 1e-9) | dict({"float32": 1e-9} if noise is None else noise)
     rows = [
         {"pair": pair, "seed": seed, "length": n, "dtype": dtype, "noise": level, "mean": scale * distance(n)}
         | {"site": site, "per": per, "norm": norm, "spread": spread}
