@@ -60,19 +60,18 @@ def load_model(
         device: "auto" (cuda if there is one, otherwise cpu) or a torch device.
         device_map: "auto" or "disk", for a model that is larger than the memory; see below.
         revision: a branch, tag or commit of the hub.
-        route: "auto": by its family's record, which knows the inside of a block; a causal language model without one by the
-            generic route, where v^(l) and y are found by structure and proven (`models.generic`). "generic": by that one.
+        route: "generic": v^(l) and y are found by structure and proven (`models.generic`). "auto": by its family's record, and
+            that way where there is none.
 
-    Its tokenizer is `model.tokenizer`; a model without one takes ids (`Prompt.from_ids`). A GGUF file is dequantised once by
-    transformers, into a cache (needs `gguf`); `describe(model)` says so in `quantisation`.
+    A model without a tokenizer takes ids (`Prompt.from_ids`). A GGUF file is dequantised once by transformers, into a cache
+    (needs `gguf`); `describe(model)` says so in `quantisation`.
 
     With `device_map` each operation brings the weights that it reads to `device`. "auto" fills 0.6 of what is free, block by
     block, on all devices; the rest lies on disk. "disk" puts all of it there. The numbers are those of the model loaded whole,
     to the bit on a CPU. Such weights are not written to, not saved, and not moved by torch.
 
-    Raises `InputError` for anything that could give silently wrong numbers: missing, unexpected, non-finite, truncated or
-    pickled weights, remote code, a tokenizer that does not fit, attention that is not causal, and an mps device that
-    multiplies some matrices wrongly (`models.precision.products`).
+    Raises `InputError` for what could give silently wrong numbers: missing, unexpected, non-finite, truncated or pickled weights,
+    remote code, a tokenizer that does not fit, attention that is not causal, an mps device that multiplies wrongly.
     """
     torch_dtype = dtype_named(dtype)
     checked_name("route", route, ("auto", "generic"))
@@ -99,8 +98,8 @@ def load_model(
             module, place_by_module = in_places(checkpoint, torch_dtype, torch_device, device_map)
         bridge = wrapped(module, family, source.name)
     give_tokenizer(bridge, tokenizer)
-    stored = source.revision, trained_lengths, source.quantisation, place_by_module
-    remember(bridge, Metadata(source.name, *stored, title=source.title))
+    origin = source.name, source.revision, trained_lengths, source.quantisation, place_by_module
+    remember(bridge, Metadata(*origin, title=source.title))
     return bridge
 
 
