@@ -70,8 +70,8 @@ def load_model(
     block, on all devices; the rest lies on disk. "disk" puts all of it there. The numbers are those of the model loaded whole,
     to the bit on a CPU. Such weights are not written to, not saved, and not moved by torch.
 
-    Raises `InputError` for what could give silently wrong numbers: missing, unexpected, non-finite, truncated or pickled weights,
-    remote code, a tokenizer that does not fit, attention that is not causal, an mps device that multiplies wrongly.
+    Raises `InputError` for what could give silently wrong numbers: missing, unexpected, non-finite, truncated or pickled
+    weights, remote code, a tokenizer that does not fit, attention that is not causal, an mps device that multiplies wrongly.
     """
     torch_dtype = dtype_named(dtype)
     checked_name("route", route, ("auto", "generic"))
