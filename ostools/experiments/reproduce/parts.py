@@ -240,7 +240,7 @@ PARTS: dict[str, Part] = {part.name: part for part in _PARTS}
 def parts_of(claims: Sequence[Claim]) -> list[Part]:
     """The parts that these claims need, in the order of `PARTS`."""
     needed = {name for claim in claims for name in claim.needs}
-    return [part for part in _PARTS if part.name in needed]
+    return [part for part in PARTS.values() if part.name in needed]
 
 
 def reproduction_memory(model: Unloaded, arguments: Mapping[str, Arguments]) -> int:
@@ -251,7 +251,7 @@ def reproduction_memory(model: Unloaded, arguments: Mapping[str, Arguments]) -> 
 
 def claim_questions() -> list[Question]:
     """What a model that runs elsewhere is asked for the claims about answers, each question once."""
-    every = [item for part in _PARTS if part.questions for item in part.questions(options_of(part.arguments))]
+    every = [item for part in PARTS.values() if part.questions for item in part.questions(options_of(part.arguments))]
     return list({item.id: item for item in every}.values())
 
 
