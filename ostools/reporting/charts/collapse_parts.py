@@ -128,6 +128,7 @@ def precision_chart(result: Collapse, site: str = "y") -> alt.VConcatChart:
     if frame.empty:
         raise InputError(f"a chart of precisions needs rows of site {site!r} in another dtype than float64, found none")
     rows, y = log_rows(_precision_rows(frame, result.reference, pair, site), "L2 distance")
+    hue = _formats(rows["series"])
     panels = {panel: _noise_curves(rows, panel) for panel in dict.fromkeys(rows["panel"])}
     panel_rows = panel_grid(panels, axes.length_axis(rows["length"]), y, 2, (290, 190))
     curves: list[Any] = [alt.hconcat(*row, spacing=22) for row in panel_rows]
@@ -136,7 +137,7 @@ def precision_chart(result: Collapse, site: str = "y") -> alt.VConcatChart:
     notes += [words] if (words := overflow_sentence(result.overflowing())) else []
     title = f"Which part of low precision hides the pair, {frame['task'].iloc[0]}"
     scales = {"color": "shared", "strokeDash": "independent"}
-    return draw.figure([[above], [_ranges(result, pair, site)]], title, notes, between=26, **scales)
+    return draw.figure([[above], [_ranges(result, pair, site, hue)]], title, notes, between=26, **scales)
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -184,7 +185,7 @@ def _formats(column: Any) -> alt.Color:
     return draw.hue("series", names, title="format", columns=len(names), symbolStrokeWidth=4)
 
 
-def _ranges(result: Collapse, pair: str, site: str) -> Any:
+def _ranges(result: Collapse, pair: str, site: str, hue: alt.Color) -> Any:
     """The ranges of lengths at which each precision hides the pair; its row is empty where there is none."""
     rows, precisions = [], []
     for (kind, name, verdict_site, _), verdict in result.verdicts_over_seeds().items():
@@ -199,7 +200,7 @@ def _ranges(result: Collapse, pair: str, site: str) -> Any:
         x=axes.length_axis(pd.Series([1, frame_of(result)["length"].max()]), title, log=True, grid=True),
         x2="to:Q",
         y=axes.names(precisions, field="precision", grid=True),
-        color=_formats([*data["series"], "float64"]),  # as above, where the distance itself is float64's
+        color=hue,
         tooltip=draw.tooltips(data),
     )
     return draw.panel([base.mark_rule(strokeWidth=5, strokeCap="square")], 600, alt.Step(18))

@@ -138,7 +138,7 @@ def distance_chart(result: Collapse, dtype: str) -> alt.LayerChart:
     hue = draw.hue("series", hues, columns=2, symbolType="circle", symbolSize=60)
     verdicts = result.verdicts_over_seeds()
     ranges = [span | {"series": noise} for span in hidden_ranges(verdicts, ["y"], [dtype]) if span["pair"] == pair]
-    layers = [*strips(ranges, draw.hue("series", hues, legend=None)), *marked_limits(model_limits(result))]
+    layers = [*strips(ranges, hue), *marked_limits(model_limits(result))]
     layers += curve(rows, axes.length_axis(rows["length"], _ITEMS), y, hue, width=0, points=6)
     return axes.themed(draw.layers(*layers, width=WIDTH, height=HEIGHT))
 
@@ -153,11 +153,12 @@ def right_chart(results: Sequence[Evaluation]) -> alt.LayerChart:
     parts = [result.summary[["length", *names, "right", "asked"]] for result in results]
     joined: Any = pd.concat(parts, keys=tasks, names=["series"])
     rows = joined.rename(columns=names).reset_index("series")
-    hue = draw.hue("series", dict(zip(tasks, COLOURS, strict=False)), columns=2, symbolSize=60)
+    legend: dict[str, Any] = {"title": None, "columns": 2, "symbolSize": 60}  # of colour and dash, in one
+    hue = draw.hue("series", dict(zip(tasks, COLOURS, strict=False)), **legend)
     scale, axis = alt.Scale(domain=[0, 1], nice=False, padding=5), alt.Axis(values=[0, 0.5, 1], format=".0%")
     dashes = alt.Scale(domain=tasks, range=[[1, 0], [5, 4]][: len(tasks)])
     looks: dict[str, Any] = {
-        "dash": alt.StrokeDash("series:N", scale=dashes, legend=None),
+        "dash": alt.StrokeDash("series:N", scale=dashes, legend=alt.Legend(**legend)),
         "bands": [BAND],
         "points": 30,
     }
