@@ -199,7 +199,7 @@ def _notes(request: ViewRequest, recipe_result: RecipeResult, sides: Sequence[Se
         alone = [sum(entry["partner"] is None for entry in side) for side in sides]
         notes.append(
             f"{len(sides[0]) - alone[0]} tokens correspond: those with which both begin, and those with "
-            f"which both end. {alone[0]} tokens of the first and {alone[1]} of the second have no partner, "
+            f"which both end. {alone[0]} of the first and {alone[1]} of the second have no partner, "
             "and so no difference is shown for them."
         )
         if request.view == "attribution" and not any(entry["against"] for entry in sides[0]):
