@@ -61,21 +61,18 @@ def evaluation_notes(result: Evaluation) -> list[str]:
 
 
 def _right_line(frame: Frame) -> list[str]:
-    """At how many prompts the right line is likelier than all others together; its mean log probability, and its range."""
+    """At how many prompts the right line is likelier than not (log p above log 1/2); its mean log p, and its range."""
     lines = frame.drop_duplicates(["length", "seed"]).dropna(subset="log_probability")
     values = lines["log_probability"].to_numpy(dtype=float)
     if not len(values):
         return []
     count, lengths = len(values), lines["length"].tolist()
     likely = int((values > math.log(0.5)).sum())
-    text = (
-        f"The right line is likelier than all others together at {likely} of {count} prompt{'s' * (count != 1)}: its log "
-        f"probability is {values.mean():.3g} nats"
-    )
+    text = f"The right line is likelier than not at {likely} of {count} prompt{'s' * (count != 1)}: log p {values.mean():.3g} nats"
     if count == 1:
         return [f"{text}."]
     low, high = (f"{values[place]:.3g} ({lengths[place]} items)" for place in (values.argmin(), values.argmax()))
-    return [f"{text} in the mean over prompts, from {low} to {high}."]
+    return [f"{text} in the mean, from {low} to {high}."]
 
 
 def _unread_notes(summary: Frame, limit: int | None) -> list[str]:
