@@ -68,7 +68,8 @@ def _right_line(frame: Frame) -> list[str]:
         return []
     count, lengths = len(values), lines["length"].tolist()
     likely = int((values > math.log(0.5)).sum())
-    text = f"The right line is likelier than not at {likely} of {count} prompt{'s' * (count != 1)}: log p {values.mean():.3g} nats"
+    at_prompts = f"{likely} of {count} prompt{'s' * (count != 1)}"
+    text = f"The right line is likelier than not at {at_prompts}: log p {values.mean():.3g} nats"
     if count == 1:
         return [f"{text}."]
     low, high = (f"{values[place]:.3g} ({lengths[place]} items)" for place in (values.argmin(), values.argmax()))
