@@ -13,7 +13,7 @@ from ostools.explorer.recipe import SIDES, RecipeResult, code
 from ostools.explorer.views import ViewRequest
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
-from ostools.measure import Attention, AttentionDifference, Attribution, Change, Sensitivity
+from ostools.measure import Attention, AttentionDifference, Attribution, Bounds, Change, Sensitivity
 from ostools.measure.prompts import partners
 from ostools.reporting.page.page import Figure
 from ostools.reporting.style.theme import KINDS, display_token
@@ -61,6 +61,8 @@ def _kind(result: Result) -> str:
     """The kind of its numbers, in the words of every legend."""
     if isinstance(result, Sensitivity):
         return KINDS[METHOD_KINDS[str(result.frame["method"].iloc[0])]]
+    if isinstance(result, Bounds):
+        return ", ".join(KINDS[kind] for kind in result.frame["kind"].unique())
     return "attention weights" if isinstance(result, Attention) else KINDS["measured"]
 
 
@@ -197,7 +199,7 @@ def _notes(request: ViewRequest, recipe_result: RecipeResult, sides: Sequence[Se
         alone = [sum(entry["partner"] is None for entry in side) for side in sides]
         notes.append(
             f"{len(sides[0]) - alone[0]} tokens correspond: those with which both begin, and those with "
-            f"which both end. {alone[0]} tokens of the first and {alone[1]} of the second have no partner, "
+            f"which both end. {alone[0]} of the first and {alone[1]} of the second have no partner, "
             "and so no difference is shown for them."
         )
         if request.view == "attribution" and not any(entry["against"] for entry in sides[0]):
@@ -215,10 +217,11 @@ def _notes(request: ViewRequest, recipe_result: RecipeResult, sides: Sequence[Se
 def _chart(request: ViewRequest, name: str, result: Result) -> dict[str, Any]:
     """The chart with its title and notes, or the reason why there is none; `side`: of two, which."""
     words = request.of_view.words
-    notes = [] if len(_rows(result)) else result.findings()
+    sentences = [] if len(_rows(result)) else result.findings()
     entry: dict[str, Any] = {"side": SIDES.index(name) if name in SIDES else None}
     try:
         figure = Figure("chart", result.plot(), words, words)
-        return entry | {"chart": str(figure.data), "title": figure.title, "notes": [*notes, *figure.notes]}
+        notes = list(dict.fromkeys([*sentences, *figure.notes]))  # some charts print the findings themselves
+        return entry | {"chart": str(figure.data), "title": figure.title, "notes": notes}
     except InputError as error:
-        return entry | {"chart": None, "title": words, "notes": [*notes, f"There is no chart: {error}"]}
+        return entry | {"chart": None, "title": words, "notes": [*sentences, f"There is no chart: {error}"]}

@@ -116,7 +116,7 @@ class RetrieveTask(Task):
             if not _is_record(piece) and (piece.strip() or place in (0, last)):
                 raise InputError(
                     f"task {self.name!r}: {piece!r} among the records breaks the JSON object; only blank text can stand "
-                    "between two of them, such as a line end"
+                    "between two of them, such as a line end (in bash: --mitigation $'separator:text=\\n')"
                 )
         return "".join(
             ("{" if place == 0 else " ") + piece + ("}" if place == last else ",\n") if _is_record(piece) else piece

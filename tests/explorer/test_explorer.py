@@ -62,8 +62,13 @@ def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: Test
     assert ask(page, "frozen", before=1, layer=1, chart=False) == quick
     assert ask(page, "frozen", before=0, layer=1, chart=False) == ask(page, "attention", chart=False)
     assert ask(page, "frozen", before=2) == ask(page, "frozen", before=0, logit="1") == {}
-    kinds = [ask(page, name)["kind"] for name in ("full", "sketch-full", "attention")]
-    assert kinds == ["measured", "estimated", "attention weights"]
+    kinds = [ask(page, name)["kind"] for name in ("full", "sketch-full", "attention", "bounds")]
+    assert kinds == ["measured", "estimated", "attention weights", "certified bound"]
+
+
+def test_a_sentence_stands_once_where_the_chart_holds_the_findings_too(page: TestClient, embedded) -> None:
+    (chart,) = ask(page, "hops")["charts"]
+    assert chart["notes"] == ost.hops(embedded, PROMPT).findings()
 
 
 def test_the_page_has_a_field_for_everything_that_a_view_takes_and_sends_it_by_that_name(page: TestClient) -> None:

@@ -246,7 +246,7 @@ def test_the_commands(run: Callable[..., tuple[int, str, str]], written: Path, t
     )
     code, shown, _ = run("sweep", "run", str(file), "--out", "out")
     assert code == 0
-    assert "2 cells measured, 0 were there, 0 failed" in shown
+    assert "2 cells measured, 0 were there before, 0 failed" in shown
     code, shown, _ = run("sweep", "results", "out")
     assert code == 0
     assert "2 of 2 cells measured, 75 rows" in shown

@@ -95,7 +95,8 @@ def _show_outcome(outcome: runs.Outcome, out: Path) -> None:
     if GLOBALS.json:
         terminal.print_json({"measured": measured, "present": present, "failed": failed})
     elif not GLOBALS.quiet:
-        counts = f"{measured} cells measured, {present} were there, {len(failed)} failed"
+        was_there = f"{present} {'was' if present == 1 else 'were'} there before"
+        counts = f"{measured} cell{'s' * (measured != 1)} measured, {was_there}, {len(failed)} failed"
         terminal.print_text([f"{counts}; ostools sweep results {out}"])
 
 

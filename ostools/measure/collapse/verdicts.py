@@ -260,11 +260,14 @@ def _range_in_words(curve: Curve, span: HiddenRange, limits: Limits, apart_word:
     count = f"all {tried}" if span.hidden == tried else f"{span.hidden} of the {tried}"
     count += " lengths tried" + (f", of {spread}" if spread != tried else "")
     after = curve.hidden[end + 1 : end + 1 + IN_A_ROW]
-    ends = ""
+    ends, apart = "", after.count(False)
     if len(after) == IN_A_ROW:
         ends = f", {apart_word} again from {curve.lengths[end + 1]}"
+    elif len(after) == 1:  # a range ends where the next length tried is apart
+        ends = f", {apart_word} at {curve.lengths[end + 1]}, the only longer length tried"
     elif after:
-        ends = f", {apart_word} at {after.count(False)} of the {len(after)} longer lengths tried"
+        longer = f"all {apart}" if apart == len(after) else f"{apart} of the {len(after)}"
+        ends = f", {apart_word} at {longer} longer lengths tried"
     why = "; ".join(filter(None, [_limit(curve, start - 1, limits) if start else "", _limit(curve, end, limits)]))
     return f"from {span.first}{shortest} {upper} ({count}){ends}{f' ({why})' if why else ''}"
 

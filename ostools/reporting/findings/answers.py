@@ -48,9 +48,7 @@ def evaluation_notes(result: Evaluation) -> list[str]:
             f"Intervals: Wilson's, 95%, over {'prompts' if PROMPTS in kinds else 'the samples of the one prompt'}."
         )
     notes = [f"{prompts}. {intervals}", *unanswered(result), *_unread_notes(summary, settings["max_new_tokens"])]
-    likely = float(frame.drop_duplicates(["length", "seed"])["log_probability"].mean())
-    if math.isfinite(likely):
-        notes.append(f"The right line has a log probability of {likely:.3g} nats in the mean over prompts.")
+    notes += _right_line(frame)
     thoughts = frame["reasoning_tokens"].dropna() if "reasoning_tokens" in frame else frame["seed"].iloc[:0]
     if (thoughts > 0).any():
         notes.append(
@@ -60,6 +58,22 @@ def evaluation_notes(result: Evaluation) -> list[str]:
     if inactive := int((frame["status"] == "inactive").sum()):
         notes.append(f"Hollow marks: the mitigation did not change the prompt or the logits ({inactive} answers).")
     return notes
+
+
+def _right_line(frame: Frame) -> list[str]:
+    """At how many prompts the right line is likelier than not (log p above log 1/2); its mean log p, and its range."""
+    lines = frame.drop_duplicates(["length", "seed"]).dropna(subset="log_probability")
+    values = lines["log_probability"].to_numpy(dtype=float)
+    if not len(values):
+        return []
+    count, lengths = len(values), lines["length"].tolist()
+    likely = int((values > math.log(0.5)).sum())
+    at_prompts = f"{likely} of {count} prompt{'s' * (count != 1)}"
+    text = f"The right line is likelier than not at {at_prompts}: log p {values.mean():.3g} nats"
+    if count == 1:
+        return [f"{text}."]
+    low, high = (f"{values[place]:.3g} ({lengths[place]} items)" for place in (values.argmin(), values.argmax()))
+    return [f"{text} in the mean, from {low} to {high}."]
 
 
 def _unread_notes(summary: Frame, limit: int | None) -> list[str]:

@@ -139,7 +139,8 @@ def change_findings(result: Change) -> list[str]:
     left_out = int(paired["ratio"].isna().sum())
     alone = table["position"].nunique() - paired["position"].nunique()
     sentences += [f"{left_out} ratios are left out: the first norm is rounding there."] if left_out else []
-    sentences += [f"{alone} tokens have no partner in the second, and no ratio."] if alone else []
+    who = "1 token has" if alone == 1 else f"{alone} tokens have"
+    sentences += [f"{who} no partner in the second, and no ratio."] if alone else []
     return sentences
 
 

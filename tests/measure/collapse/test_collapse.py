@@ -245,9 +245,15 @@ def within(first: int, last: int, n_max: int) -> Collapse:
         (140, "not decided", "not decided: hidden at 3 of the 140 lengths tried, up to 140; a range needs 8 in a row"),
         (300, "hidden to the end", "hidden from 138 on, up to 300, the last length tried (all 163 lengths tried)"),
         (
+            502,
+            "hidden in a range",
+            "hidden from 138 to 501 (all 364 lengths tried), apart at 502, the only longer length tried (at 502 the prompt has "
+            "512 tokens, the model's sliding window)",
+        ),
+        (
             504,
             "hidden in a range",
-            "hidden from 138 to 501 (all 364 lengths tried), apart at 3 of the 3 longer lengths tried (at 502 the prompt has "
+            "hidden from 138 to 501 (all 364 lengths tried), apart at all 3 longer lengths tried (at 502 the prompt has "
             "512 tokens, the model's sliding window)",
         ),
         (

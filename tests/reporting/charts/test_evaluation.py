@@ -111,3 +111,17 @@ def test_sentences_tell_trained_lengths_from_others() -> None:
     assert "Wilson's, 95%, over prompts" in said
     assert "such lengths of this task were never trained" in said
     assert "Beyond" not in " ".join(evaluation_findings(made([{"length": 3}])))
+
+
+def test_the_right_lines_log_probability_has_a_verdict_and_a_range() -> None:
+    rows = [{"length": n, "log_probability": p} for n, p in ((3, -0.69), (6, -0.7), (9, -5.0), (12, math.nan))]
+    result = made(rows)
+    sentence = (
+        "The right line is likelier than not at 1 of 3 prompts: log p -2.13 nats in the mean, from -5 (9 items) to -0.69 "
+        "(3 items)."
+    )
+    assert sentence in evaluation_findings(result)
+    assert sentence in drawn(result)["title"]["subtitle"]
+    (single,) = (said for said in evaluation_findings(made(rows[:1])) if said.startswith("The right line"))
+    assert single.endswith("at 1 of 1 prompt: log p -0.69 nats.")
+    assert "The right line" not in " ".join(evaluation_findings(made(rows[3:])))
