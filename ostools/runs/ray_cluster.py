@@ -18,6 +18,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -224,10 +225,12 @@ def _connect(ray: Any, address: str | None, scratch: str) -> None:
         options |= {"_temp_dir": scratch}
     else:
         options |= {"address": _answering(address)}
-    umask = os.umask(0o077)  # of the token that Ray writes: whoever reads it runs code as this user
+    token, umask = Path.home() / ".ray" / "auth_token", os.umask(0o077)  # Ray writes the token by the umask
     is_main = threading.current_thread() is threading.main_thread()
     at_sigterm = signal.getsignal(signal.SIGTERM)
     try:
+        if address is None and token.is_file():  # of an earlier cluster: whoever reads it runs code as this user
+            token.chmod(0o600)
         ray.init(**options)
     except Exception as error:  # whatever Ray raises: another version, no shared memory, paths too long for sockets
         where = "on this machine" if address in (None, AUTO) else f"at {address!r}"

@@ -301,9 +301,18 @@ def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, m
     assert not ray.is_initialized()
 
 
-def test_rays_token_is_readable_by_its_user_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("was_there", [True, False])
+def test_rays_token_is_readable_by_its_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_there: bool
+) -> None:
     """Whoever reads it runs code as this user. Ray itself leaves its mode to the umask."""
-    token, umask = tmp_path / "auth_token", os.umask(0o022)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir()
+    if was_there:
+        token.write_text("secret")
+        token.chmod(0o644)
+    umask = os.umask(0o022)
     starting: Any = type("Starting", (), {"init": staticmethod(lambda **options: token.write_text("secret"))})
     try:
         ray_cluster._connect(starting, None, str(tmp_path))
