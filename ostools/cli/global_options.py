@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +54,20 @@ def on_one_line(text: object) -> str:
     return " ".join("".join(words).split())
 
 
+def _number_and_unit(text: str) -> tuple[str, str]:
+    """A number without an exponent and its unit, which may be empty. Raises `ValueError` for anything else."""
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]{1,2})?)\s*([A-Za-z]*)\s*", text)
+    if match is None:  # pydantic leaves out what follows, and pandas a comma: 4,5 would be 4, or 45
+        raise ValueError
+    return f"{Decimal(match[1]):f}", match[2]
+
+
 def parse_bytes(text: str) -> int:
     """`4GiB`, `500 MB` or a number of bytes. Raises `InputError` for others."""
     from pydantic import ByteSize, TypeAdapter
 
     try:
-        size = int(TypeAdapter(ByteSize).validate_python(text))
+        size = int(TypeAdapter(ByteSize).validate_python("".join(_number_and_unit(text))))
     except (ValueError, OverflowError):
         size = 0
     if not 1 <= size < 2**62:
@@ -70,7 +80,8 @@ def parse_seconds(text: str) -> float:
     import pandas as pd
 
     try:
-        seconds = float(text) if text.strip()[-1:].isdigit() else pd.Timedelta(text).total_seconds()
+        number, unit = _number_and_unit(text)
+        seconds = pd.Timedelta(number + unit).total_seconds() if unit else float(number)
     except (ValueError, OverflowError):
         seconds = float("nan")
     if not 0 < seconds < float("inf"):

@@ -145,10 +145,17 @@ def test_what_is_written_becomes_the_argument(line: str, arguments: dict[str, ob
 
 
 def test_sizes_of_memory_and_times() -> None:
-    sizes = {"4GiB": 4 << 30, "500 MB": 500_000_000, "1.5kib": 1536, "77": 77}
+    sizes = {"4GiB": 4 << 30, "500 MB": 500_000_000, "1.5kib": 1536, "77": 77, "1e9": 10**9, "1e3 MB": 10**9}
     assert {text: parse_bytes(text) for text in sizes} == sizes
-    times = {"90s": 90, "30min": 1800, "6 h": 21600, "7": 7}
+    times = {"90s": 90, "30min": 1800, "6 h": 21600, "7": 7, "1e3": 1000, "1.5h": 5400}
     assert {text: parse_seconds(text) for text in times} == times
+
+
+@pytest.mark.parametrize("number", ["4,5{}", "4{}/2", "5%", "4{} 2", "-4{}", "nan", "1e999", ""])
+def test_a_size_or_time_with_more_than_a_number_and_a_unit_is_refused(number: str) -> None:
+    for parse, unit in ((parse_bytes, "GiB"), (parse_seconds, "h")):
+        with pytest.raises(InputError, match=r"expected a (size|time) such as"):
+            parse(number.format(unit))
 
 
 def test_lengths_are_read_inclusively() -> None:
