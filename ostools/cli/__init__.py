@@ -216,7 +216,7 @@ def main() -> NoReturn:
 def _of_the_system(error: OSError) -> int:
     """Refuse what the system refuses and the user can mend: a name too long, a full disk, under stdout too."""
     if error.filename is None:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise error
         _drop_stdout()
     place = "stdout" if error.filename is None else os.fsdecode(error.filename)

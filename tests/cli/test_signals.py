@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shlex
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -128,6 +130,18 @@ def test_a_full_disk_under_stdout_is_one_line_and_a_closed_stdout_no_error() -> 
     full = (2, "ostools: stdout: No space left on device\n")
     assert under_a_shell("--version > /dev/full") == full
     assert under_a_shell("--version >&-") == (0, "")
+
+
+def test_a_full_quota_under_stdout_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    from ostools import cli
+
+    reason = os.strerror(errno.EDQUOT)
+    monkeypatch.setattr(cli, "app", Mock(side_effect=OSError(errno.EDQUOT, reason)))
+    monkeypatch.setattr(cli, "_drop_stdout", Mock())
+    monkeypatch.setattr(cli, "_quieten_libraries", Mock())
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert capsys.readouterr().err == f"ostools: stdout: {reason}\n"
 
 
 @pytest.mark.parametrize(("failed", "code"), [((), 0), (("a cell",), 1)])
