@@ -65,6 +65,8 @@ def report(
     names = list(models or [EMBEDDED])
     if len(names) > 2 or len({*names}) < len(names):
         raise InputError(f"--model: expected one model, or two that differ, found {', '.join(names)}: leave one out")
+    if len(names) == 2 and prompts is not None and not isinstance(prompts.values[0], str):
+        raise InputError("--ids: expected one --model, found two, which may number tokens differently: give --prompt")
     options: dict[str, Any] = {"out": out, "sections": sections, "lengths": lengths, "quick": quick}
     memory = _report_memory(prompts, lengths, sections, quick)
     if len(names) == 2:
