@@ -54,14 +54,18 @@ def findings_section(measured: Measurements, present: Sequence[str]) -> Section:
 
 
 def _missing(measured: Measurements) -> list[str]:
-    """Sections whose headline is not there because something was refused, with the first reason."""
+    """Questions without an answer because something was refused, with the first reason."""
     sentences = []
     for name in measured.provenance.parameters.get("sections", ()):
         reasons = [omission.reason for omission in measured.left_out if omission.section == name]
         section = SECTIONS[name]
-        if reasons and section.verdict is not None and not any(section.headlines(measured)):
+        if not reasons or section.verdict is None:
+            continue
+        field, has_headline = section.verdict(measured), any(section.headlines(measured))
+        if field.state == UNTESTED or not has_headline:
+            question = field.name if has_headline else section.nav
             more = f" ({len(reasons) - 1} more below)" if len(reasons) > 1 else ""
-            sentences.append(f"There is no finding on {section.nav.lower()}. The reason: {reasons[0]}{more}.")
+            sentences.append(f"There is no finding on {question.lower()}. The reason: {reasons[0]}{more}.")
     return sentences
 
 
