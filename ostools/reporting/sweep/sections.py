@@ -221,7 +221,8 @@ def _over_prompts(comparisons: Sequence[Comparison], task: str) -> Table:
     rows = []
     for (variant, kind, linearisation, norm), group in groups(summaries, "variant", "kind", "linearisation", "norm"):
         holds = _holds(group["holds"]) if kind == "certified" else "no claim"
-        numbers = [f"{group[name].astype(float).median():.2f}" for name in ("median_log10_looseness", "spearman")]
+        medians = (group[name].astype(float).median() for name in ("median_log10_looseness", "spearman"))
+        numbers = ["–" if np.isnan(median) else f"{median:.2f}" for median in medians]
         rows.append([variant, KINDS[kind], f"{linearisation}, {NORMS[norm]}", holds, *numbers])
     columns = ["variant", "kind", "stands beside", "holds on", "median log10 ratio", "median Spearman"]
     return Table(f"Against the measured norms, {task}: over prompts (lengths and seeds)", columns, rows)

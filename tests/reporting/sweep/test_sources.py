@@ -75,6 +75,15 @@ def test_norms_of_other_code_are_not_beside_a_bound(tmp_path: Path) -> None:
     assert notes == ["Not compared: the norms beside the path sum are of another checkpoint, or of other code"]
 
 
+def test_a_rank_correlation_that_there_is_not_is_a_dash(tmp_path: Path) -> None:
+    flat = made_paths({"local": (4.0, 4.0, 4.0)}).frame.assign(length=3)
+    keep(tmp_path, cell("sensitivity"), norms(), source())
+    keep(tmp_path, cell("bounds"), flat, source())
+    (section,) = section_of(read(tmp_path), MEASUREMENTS["bounds"])
+    (table,) = [table for part in section.parts for table in part.tables if "over prompts" in table.caption]
+    assert [row[-1] for row in table.rows] == ["–"]
+
+
 def test_checkpoints_under_one_name_have_figures_of_their_own(tmp_path: Path) -> None:
     rows = as_rows(made_collapse(lambda n: 1 / n, lengths=range(3, 5)))
     for seed, checkpoint in enumerate(("first", "second")):
