@@ -94,6 +94,11 @@ def test_the_p_value_alone_decides(sign: int) -> None:
     assert 0 < near < far
     assert row["p_value"] == 4 / 256 > 1 - WIDE
     assert said["collapse"] == "no measurable effect"
+    unconfirmed = "]; the interval excludes zero, a sign-flip test did not confirm it: an effect may be there)"
+    assert unconfirmed in said["sentence"]
+    for columns in ({"verdict_low": -0.1, "verdict_high": 0.1}, {"baseline_floored": 8}):  # a bound has no interval
+        (sentence,) = verdicts(pd.DataFrame([row | columns]), WIDE)["sentence"]
+        assert "sign-flip" not in sentence
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -181,6 +181,8 @@ def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
         return up, effect
     if clear and row["verdict_high"] < 0:
         return down, effect
+    if not bound(row) and (row["verdict_low"] > 0 or row["verdict_high"] < 0):
+        effect += "; the interval excludes zero, a sign-flip test did not confirm it: an effect may be there"
     return NO_EFFECT, effect
 
 
