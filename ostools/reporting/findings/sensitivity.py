@@ -163,11 +163,15 @@ def layers_finding(result: Sensitivity) -> str:
     norms = {"the last token's own": ends.loc[ends["position"] == last, column]}
     if last > 0:
         norms["the others' median"] = of_text(ends[ends["position"] < last]).groupby("layer")[column].median()
+    where = f"({name}, {kind}, {NORMS[norm]})"
+    if low == high:
+        ends_of_one = (f"{words} is {number(float(values[low]))}" for words, values in norms.items())
+        return f"At layer {low}, which the only block reads {where}, {', '.join(ends_of_one)}."
     changes = (
         f"{words} goes from {number(float(values[low]))} to {number(float(values[high]))}"
         for words, values in norms.items()
     )
-    return f"From layer {low} to layer {high} ({name}, {kind}, {NORMS[norm]}) {', '.join(changes)}."
+    return f"From layer {low} to layer {high} {where} {', '.join(changes)}."
 
 
 def shape_headline(result: Profile | None) -> Headline | None:

@@ -158,6 +158,10 @@ def test_layers_leave_out_what_lies_above_the_last_block() -> None:
         "goes from 3 to 0.2."
     )
     assert layers_said([[8.0]] * 3).endswith("(full, measured, operator norm) the last token's own goes from 8 to 8.")
+    assert layers_said([[3.0, 8.0], [0.0, 1.0]]) == (
+        "At layer 0, which the only block reads (full, measured, operator norm), the last token's own is 8, "
+        "the others' median is 3."
+    )
 
 
 # --- bounds and predictions
