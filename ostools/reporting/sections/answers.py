@@ -198,9 +198,13 @@ def mitigations_headline(study: Study) -> Headline:
     changes = []
     for row in rows:
         for about in (name for name in ABOUT if row.get(name) in (HELPS, HURTS, LARGER, SMALLER)):
-            effect = effects[(effects["mitigation"] == row["mitigation"]) & (effects["about"] == about)].iloc[0]
-            verb = {LARGER: "raises", SMALLER: "lowers"}.get(row[about], row[about])
-            changes.append(f"{row['mitigation']} {verb} ({ABOUT_WORDS[about]}: {effect_words(effect.to_dict())})")
+            effect_row = effects[(effects["mitigation"] == row["mitigation"]) & (effects["about"] == about)].iloc[0]
+            subject, effect = ABOUT_WORDS[about], effect_words(effect_row.to_dict())
+            if row[about] in (HELPS, HURTS):
+                changes.append(f"{row['mitigation']} {row[about]} ({subject}: {effect})")
+            else:
+                verb = "rises" if row[about] == LARGER else "falls"
+                changes.append(f"{'under' if changes else 'Under'} {row['mitigation']}, {subject} {verb}: {effect}")
     verdict = f"{'; '.join(changes)}." if changes else "No mitigation is shown to help or to hurt."
     words = {
         UNCHANGED: "inactive, it changed nothing",

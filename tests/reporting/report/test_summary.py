@@ -140,10 +140,15 @@ def test_the_field_of_bounds_says_what_the_headline_says() -> None:
 
 def test_what_has_a_headline_is_not_said_to_be_left_out() -> None:
     provenance = replace(PROVENANCE, parameters={"sections": ["sensitivity"]})
-    found = replace(measurements(profile=profile_of(TEN)), provenance=provenance)
+    comparison = made_comparison(TEN.tolist(), {"local": TEN.tolist(), "proof": TEN.tolist()})
+    found = replace(measurements(profile=profile_of(TEN), comparison=comparison), provenance=provenance)
     found.left_out.append(LeftOut("sensitivity", "windowed(1) is not computed"))
     (part,) = findings_section(found, []).parts
-    assert ([one.link for one in part.headlines], list(part.findings)) == (["Sensitivity"], [])
+    assert [one.link for one in part.headlines] == ["Sensitivity", "Bounds", "Forms"]
+    assert list(part.findings) == []
+    (part,) = findings_section(replace(found, comparison=None), []).parts
+    assert [one.link for one in part.headlines] == ["Sensitivity"]
+    assert list(part.findings) == ["There is no finding on bounds. The reason: windowed(1) is not computed."]
 
 
 @pytest.mark.parametrize(
@@ -224,6 +229,18 @@ def test_a_mitigation_is_what_the_study_says(verdict: str, state: str, told: str
         assert said.verdict.startswith(f"hint {verdict} (answers: +25.0 points")
     else:
         assert said.verdict == "No mitigation is shown to help or to hurt."
+
+
+def test_what_a_mitigation_raises_or_lowers_is_said_of_the_quantity() -> None:
+    made = study_of("helps")
+    lower = made.effects.assign(about="log_probability", quantity="log_probability", effect=-9.4, low=-11.0, high=-7.0)
+    verdicts_of = made.verdicts.assign(log_probability="smaller")
+    made = replace(made, effects=pd.concat([made.effects, lower]), verdicts=verdicts_of)
+    assert mitigations_headline(made).verdict == (
+        "hint helps (answers: +25.0 points [+10.0, +40.0]); under hint, log p of the right line falls: -9.4 [-11, -7]."
+    )
+    made = replace(made, effects=lower, verdicts=verdicts_of.assign(answers="not decided", log_probability="larger"))
+    assert mitigations_headline(made).verdict == "Under hint, log p of the right line rises: -9.4 [-11, -7]."
 
 
 # --- the page
