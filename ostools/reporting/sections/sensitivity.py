@@ -68,13 +68,13 @@ def _measure_bounds(run: Run, norms: Sensitivity) -> None:
     """Path sums beside the norms, without the forms that the model's blocks do not allow."""
     extent = run.plan.extent
     reasons = undescribed(run.model, list(extent.forms))
-    for reason in dict.fromkeys(reasons.values()):
-        names = ", ".join(name for name in reasons if reasons[name] == reason)
-        run.measured.left_out.append(LeftOut("sensitivity", f"{names}: {reason}"))
     options: Any = {"variants": [name for name in extent.forms if name not in reasons], "mlp_norm": extent.mlp_norm}
     paths = run.measure("sensitivity", 10, lambda part: bounds(run.model, run.prompt, progress=part, **options))
     if paths is not None:
         run.measured.comparison = compare(norms, paths)
+    for reason in dict.fromkeys(reasons.values()):
+        names = ", ".join(name for name in reasons if reasons[name] == reason)
+        run.measured.left_out.append(LeftOut("sensitivity", f"{names}: {reason}"))
 
 
 def _profiles_memory(model: Unloaded, plan: Plan) -> Iterable[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -12,13 +13,16 @@ import pytest
 import ostools as ost
 from ostools.experiments.position import PositionEffect
 from ostools.experiments.study.study import Study
+from ostools.ground.errors import InputError
 from ostools.ground.words import number
+from ostools.models import Prompt
 from ostools.reporting.findings.effects import position_headline
 from ostools.reporting.findings.sensitivity import bounds_headline, forms_headline
 from ostools.reporting.report.summary import findings_section, headlines, verdicts
+from ostools.reporting.sections import sensitivity
 from ostools.reporting.sections.answers import evaluation_headline, mitigations_headline
 from ostools.reporting.sections.collapse import collapse_headline
-from ostools.reporting.sections.records import LeftOut, Measurements
+from ostools.reporting.sections.records import LeftOut, Measurements, Plan, Run
 from ostools.results import Provenance
 from tests.experiments.test_position import made as made_position
 from tests.reporting.charts.test_evaluation import made as made_evaluation
@@ -149,6 +153,17 @@ def test_what_has_a_headline_is_not_said_to_be_left_out() -> None:
     (part,) = findings_section(replace(found, comparison=None), []).parts
     assert [one.link for one in part.headlines] == ["Sensitivity"]
     assert list(part.findings) == ["There is no finding on bounds. The reason: windowed(1) is not computed."]
+
+
+def test_the_refusal_of_the_bounds_goes_before_that_of_the_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the generic route: the first reason is the one that the first screen says."""
+    found = measurements()
+    monkeypatch.setattr(sensitivity, "undescribed", lambda model, names: {"proof": "no record"})
+    monkeypatch.setattr(sensitivity, "bounds", Mock(side_effect=InputError("not described")))
+    plan = Mock(spec=Plan, extent=Mock(forms=("local", "proof")))
+    run = Run(Mock(), Mock(spec=Prompt), plan, found, None, 100)
+    sensitivity._measure_bounds(run, made_sensitivity({"full": TEN.tolist()}))
+    assert [omission.reason for omission in found.left_out] == ["not described", "proof: no record"]
 
 
 @pytest.mark.parametrize(
