@@ -15,7 +15,7 @@ Llama (g = w), which have no bias.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,7 +178,7 @@ def points(model: TransformerBridge, name: str, layers: Iterable[int] | None = N
     Raises `HookError`, before anything is registered, for a site or layer that this model does not have.
     """
     if layers is not None and not site(name).per_layer:
-        raise HookError(f"site {name!r} is one place in the model, found layers={tuple(layers)}: leave layers out")
+        raise HookError(f"site {name!r} is one place in the model, found layers={short_repr(layers)}: leave layers out")
     return points_of(model, [name], layers)[name]
 
 
@@ -187,7 +187,8 @@ def points_of(
 ) -> dict[str, dict[int | None, HookPoint]]:
     """`points` of several sites; `layers` are of those that every block has."""
     hook_points, misnamed = model.hook_dict, _misnamed(model)  # the first is put together anew at every access
-    layers, points_by_site = None if layers is None else tuple(layers), {}
+    layers = tuple(layers) if isinstance(layers, Iterator) else layers  # read again for every site
+    points_by_site: dict[str, dict[int | None, HookPoint]] = {}
     for name in names:
         place = site(name)
         keys: tuple[int | None, ...] = checked_layers(model, layers) if place.per_layer else (None,)

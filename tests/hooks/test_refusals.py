@@ -18,13 +18,27 @@ from tests.hooks.test_edit import REFERENCE, window
 
 Tokens = Int[Tensor, "batch pos"]
 ONE = torch.ones(1)
+
+
+class OneNumber:
+    """A number that passes for several, as an array without an axis does."""
+
+    def __iter__(self) -> Any:
+        raise TypeError("iteration over a 0-d array")
+
+    def __repr__(self) -> str:
+        return "1"
+
+
 never_a_tensor: Any = lambda query, key: "all"  # noqa: E731
 attn: Any = "attn"
 
 REFUSED: list[tuple[Callable[[TransformerBridge], Any], str]] = [
     (lambda m: hooks.capture(m, "patern"), "did you mean 'pattern'"),
     (lambda m: hooks.capture(m, "pattern", layers=[7]), r"expected layers out of 0\.\.1"),
+    (lambda m: hooks.capture(m, "pattern", layers=OneNumber()), r"layers out of 0\.\.1, found \[1\]"),
     (lambda m: hooks.capture(m), "at least one site"),
+    (lambda m: hooks.mask_scores(m, window, layers=OneNumber()), r"layers out of 0\.\.1, found \[1\]"),
     (lambda m: hooks.mask_scores(m, torch.ones(4, 4, dtype=torch.bool)), r"expected a boolean mask \(9, 9\)"),
     (lambda m: hooks.mask_scores(m, lambda q, k: k > 3 + 0 * q), "left without any key"),
     (lambda m: hooks.mask_scores(m, window, heads=[9]), r"expected heads out of 0..3"),
