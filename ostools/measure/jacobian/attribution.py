@@ -29,13 +29,16 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
 from ostools.measure.jacobian.linearised import Linearised
+from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.jacobian.routes import LINEARISATIONS, AutogradRoute, Route, freezing, require_unfrozen
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
+from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.contexts import full_precision, strips_where_long, true_arithmetic
 from ostools.measure.passes.output import Output, output_row, soft_cap
 from ostools.measure.prompts import token_columns
+from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.models.generic.bridge import block_notes
 from ostools.models.tokens import one_token, token_text
@@ -70,7 +73,7 @@ class Attribution(Result, chart="tokens:attribution_chart", findings=("findings.
 @measurement(
     command="sensitivity attribution",
     examples=('--prompt "Once upon a" --out parts.png',),
-    memory="measure.attention.attention:patterns_memory",
+    memory="measure.jacobian.attribution:attribution_memory",
 )
 @in_smaller_chunks
 def attribution(
@@ -211,3 +214,10 @@ def _table(tokens: Prompt, parts: Float[Tensor, " part"], linearisation: str) ->
     last_row = pd.DataFrame([{"position": pd.NA, "token_id": pd.NA, "token": "", "part": part}])
     table = pd.concat([columns.astype({"position": object, "token_id": object}), last_row], ignore_index=True)
     return table.astype({"position": "Int64", "token_id": "Int64"}).assign(contribution=parts.numpy())
+
+
+def attribution_memory(model: Unloaded, pos: int, *, linearisation: str | None = None) -> int:
+    """Bytes of the passes that hold the patterns, or of the gradient: two rows of Jacobians. With no linearisation those of
+    `full`, the largest: which of the two is taken is known of the loaded model alone."""
+    gradient = sensitivity_memory(model, pos, linearisations=linearisation or "full", method="sketch", cotangents=2)
+    return max(patterns_bytes(model.shape, pos), gradient)
