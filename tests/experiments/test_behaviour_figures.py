@@ -114,6 +114,9 @@ def test_what_holds_no_number_or_was_cut_is_in_no_error(
     reasoned = frame[frame["mode"] != "none"]
     assert reasoned["absolute_error"].isna().all()
     assert not reasoned["correct"].any()
+    assert "The fourth task of Section 3.2, counting a word, has no panel" in found.deviations[3]
+    assert any("examples of the sum are the paper's" in sentence for sentence in found.deviations)
+    assert any("the model is told to output the answer only" in sentence for sentence in found.deviations)
     assert found.deviations[-1] == (
         "These have no answer, so they are not in the errors: 6 of cot-few-shot cut off at 256 tokens before an answer; 6 "
         "that wrote something else than was asked for."
@@ -148,6 +151,7 @@ def test_figure_6_is_figure_3_with_another_caption(
     assert "Gemma 7B" in seven.deviations[0]
     limits = seven.provenance.parameters["max_new_tokens"]
     assert limits["none"] != limits["cot-few-shot"] == limits["cot-zero-shot"] == 256
+    assert "The zero-shot request is the opening of the paper's few-shot one" in six.deviations[2]
     # A model without a card of trained lengths is not said to have been trained on anything.
     assert not any("trained" in said for said in six.deviations)
 
@@ -163,6 +167,10 @@ def test_the_chat_template_can_be_switched(monkeypatch: pytest.MonkeyPatch, long
     for chat, shown in ((None, True), (True, True), (False, False)):
         seen.clear()
         found = experiments.figure_2(model, [3], chat=chat)
+        assert found.deviations[1:] == (
+            "The right answer is always 0, in (a) by the paper's words. A model that always says 0 would be right everywhere.",
+            "The first digit is asked of 01…1, as in the paper's caption. The paper's Section 3.1 says 1…10 there too.",
+        )
         assert all(("<start_of_turn>" in prompt) is shown for prompt in seen)
         assert ("in the chat template" in found.deviations[0]) is shown
         limits.append(found.provenance.parameters["max_new_tokens"]["none"])

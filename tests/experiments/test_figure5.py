@@ -155,3 +155,20 @@ def test_heads_that_do_not_divide_the_width_are_refused_before_any_pass() -> Non
     with pytest.raises(InputError, match="4 heads do not divide d_model = 30"):
         figure_5(model, "a", lengths=[1, 2])
     assert len(figure_5(model, "a", lengths=[1, 2], per="vector").frame) == 4
+
+
+def test_the_caption_says_each_deviation_of_what_was_drawn() -> None:
+    model = tiny_model("llama", seed=3)
+    options: dict[str, Any] = {"lengths": [1, 2, 3], "dtypes": ["float32"]}
+    _, chunks, other_reading, draws, commas = figure_5(model, "bd", seeds=[0], **options).deviations
+    assert chunks.startswith("The paper averages over heads, but v^(L) does not have heads. Here it is cut into chunks")
+    assert other_reading.startswith("The paper may also mean the outputs of the heads of the last block.")
+    assert draws.startswith("(b) is one draw of digits, in which the digit before the one or two ones is never a one.")
+    assert commas == "(d): the pair of one digit more after a comma is ours, so it has a panel of its own."
+    _, quantity, whole = figure_5(model, "a", site="y", per="vector", norm="l2", **options).deviations
+    assert quantity == (
+        "The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: L2 at y."
+    )
+    assert whole.endswith("Here: the whole vector, without a band.")
+    whole_only = figure_5(model, "a", per="vector", **options)
+    assert "`deviations` has 1 more note on how it differs." in whole_only.plot().to_json(ensure_ascii=False)

@@ -54,8 +54,11 @@ class Figure2(
     @property
     def deviations(self) -> tuple[str, ...]:
         """Differences from the paper's figure, a sentence each."""
-        always_zero = "The right answer is always 0. A model that always says 0 would be right everywhere."
-        return (*common_deviations(self), always_zero)
+        return (
+            *common_deviations(self),
+            "The right answer is always 0, in (a) by the paper's words. A model that always says 0 would be right everywhere.",
+            "The first digit is asked of 01…1, as in the paper's caption. The paper's Section 3.1 says 1…10 there too.",
+        )
 
 
 @measurement()

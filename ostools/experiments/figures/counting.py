@@ -224,6 +224,16 @@ def _deviations(result: Result, answers: pd.DataFrame) -> tuple[str, ...]:
     sentences = common_deviations(result)
     if set(PANELS) <= set(result.provenance.model.get("trained_lengths") or {}):
         sentences.append("This model was trained on these prompts without CoT. It was not trained on CoT.")
+    if (answers["task"] == "count-word").any():
+        word = "The paper's figure has no panel for the word 'car', the fourth task of its Section 3.2."
+    else:
+        word = "The fourth task of Section 3.2, counting a word, has no panel in the paper's figure."
+    sentences += [
+        "The worked examples of the sum are the paper's. Those of the other tasks are ours. They stand before the question.",
+        "The zero-shot request is the opening of the paper's few-shot one. The paper does not name seeds.",
+        word,
+        "Without CoT the prompt is C.1's alone. In Section 3.2 the model is told to output the answer only.",
+    ]
     return (*sentences, *unread_answers(result, answers))
 
 

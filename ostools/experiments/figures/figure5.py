@@ -35,7 +35,7 @@ from ostools.ground.words import short_name
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.verdicts import HEAD_CHUNK, NORM_WORDS, SITE_WORDS, Reading
+from ostools.measure.collapse.verdicts import HEAD_CHUNK, NORM_WORDS, SITE_WORDS, VECTOR, Reading
 from ostools.measure.measurement import measurement
 from ostools.measure.unloaded import Unloaded
 from ostools.results import Provenance, Result
@@ -79,19 +79,45 @@ class Figure5(
 
     @property
     def deviations(self) -> tuple[str, ...]:
-        """Differences from the paper's figure, a sentence each."""
+        """Differences from the paper's figure, and what the paper leaves open, a sentence each."""
         model: Any = self.provenance.model
         lengths = self.provenance.parameters["lengths"]
         sentences = [
             f"The paper's is of {PAPERS_MODEL}. Here: {short_name(model)}, loaded in {model['dtype']}, {len(lengths)} lengths "
-            f"from {lengths[0]} to {lengths[-1]}."
+            f"from {lengths[0]} to {lengths[-1]}.",
+            *_reading_deviations(self.reading),
         ]
-        if (self.reading.site, self.reading.norm) != ("residual", "linf"):
+        if "b" in self.curves:
+            seeds = len(self.provenance.parameters["seeds"])
+            draws = "one draw of digits" if seeds == 1 else f"the mean of {seeds} draws of digits"
             sentences.append(
-                "The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: "
-                f"{NORM_WORDS[self.reading.norm]} at {SITE_WORDS[self.reading.site]}."
+                f"(b) is {draws}, in which the digit before the one or two ones is never a one. The paper does not name seeds, "
+                "and its bars are over heads."
             )
+        if "d" in self.curves:
+            sentences.append("(d): the pair of one digit more after a comma is ours, so it has a panel of its own.")
         return tuple(sentences)
+
+
+def _reading_deviations(reading: Reading) -> list[str]:
+    """Sentences on the quantity where the paper leaves it open, or where it is another than the paper's."""
+    site, sentences = SITE_WORDS[reading.site], []
+    if (reading.site, reading.norm) != ("residual", "linf"):
+        sentences.append(
+            "The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: "
+            f"{NORM_WORDS[reading.norm]} at {site}."
+        )
+    if reading.per == HEAD_CHUNK:
+        sentences += [
+            f"The paper averages over heads, but {site} does not have heads. Here it is cut into chunks of d_model / H "
+            "numbers.",
+            "The paper may also mean the outputs of the heads of the last block. Here that is the site attention.",
+        ]
+    elif reading.per == VECTOR:
+        sentences.append(
+            "The paper averages over heads, with the least and the greatest. Here: the whole vector, without a band."
+        )
+    return sentences
 
 
 @measurement()

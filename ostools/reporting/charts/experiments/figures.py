@@ -233,7 +233,9 @@ def _unread_panel(rows: Frame, end: int | None, first: bool) -> Any:
 def deviation_note(deviations: Sequence[str]) -> list[str]:
     """A line: the first of a result's `deviations`, which says what was run, and how many more there are."""
     first, *more = deviations
-    return [f"{first} `deviations` has {len(more)} more notes on how it differs." if more else first]
+    return [
+        f"{first} `deviations` has {len(more)} more note{'s' * (len(more) > 1)} on how it differs." if more else first
+    ]
 
 
 _COUNT_WIDTH, _COUNT_HEIGHT = 225, 84
