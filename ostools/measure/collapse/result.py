@@ -208,7 +208,15 @@ def _of_vectors(rows: Frame) -> Column:
 
 
 def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
-    """The result that `as_rows` was given, or several of them as one; of rows without those columns, with no reference."""
+    """The result that `as_rows` was given, or several of them as one; of rows without those columns, with no reference.
+
+    Raises `InputError` for rows of an earlier version, which lack columns of the result itself.
+    """
+    if lacking := {"layer", "float64_distance"} - set(rows.columns):
+        raise InputError(
+            f"collapse: expected rows with layer and float64_distance, found rows without {' and '.join(sorted(lacking))}, "
+            "as an earlier version stored them: measure it again"
+        )
     columns = ["task", "pair", "seed", "weights", "length", "site", "distance", "relative"]
     added = [name for name in (*_RELATIVE.values(), *_AS_GIVEN.values()) if name in rows]
     frame: Any = rows.drop(columns=added)

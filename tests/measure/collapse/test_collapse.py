@@ -377,6 +377,13 @@ def test_refusals(arguments: dict[str, Any], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["layer", "float64_distance"])
+def test_rows_of_an_earlier_version_are_refused_in_one_line(name: str) -> None:
+    result = made([1.0, 0.5], 0.0, [False, False])
+    with pytest.raises(InputError, match=f"found rows without {name}, .*: measure it again$"):
+        from_rows(result.frame.drop(columns=name, errors="ignore"), result.provenance)
+
+
 def test_an_active_edit_is_refused() -> None:
     model = tiny_model("llama")
     message = "found 'mask_scores' at blocks.0.attn.hook_attn_scores: it would not reach"
