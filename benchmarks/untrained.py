@@ -53,12 +53,11 @@ def prompt_of(model: TransformerBridge, text: str) -> Prompt:
 def profiles(model: TransformerBridge) -> None:
     """The U: of each text and kind the verdicts, contrasts (decades) and shares, by exact Jacobians."""
     print("\nsensitivity\n")
-    print(f"| text, {TOKENS} tokens | of | shape | start | end | end, last out | first | last | like model |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print(f"| text, {TOKENS} tokens | of | shape | start | end | first | last | like model |")
+    print("|---|---|---|---|---|---|---|---|")
     columns = [
         "start_contrast",
         "end_contrast",
-        "end_without_last",
         "sink_share",
         "last_share",
         "spearman",
