@@ -11,6 +11,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from mitigations.window import SlidingWindow
+from ostools.experiments.study import arms
 from ostools.experiments.study.windows import summarise
 from ostools.ground.errors import InputError
 from ostools.measure.answers.evaluate import evaluate
@@ -87,6 +88,19 @@ def test_lengths_beyond_training_are_left_out() -> None:
     assert summarise(beyond.assign(within_training=False))["accuracy"].tolist() == [1.0]
     unknown = summarise(both.assign(within_training=pd.NA))
     assert unknown[["questions", "accuracy"]].iloc[0].tolist() == [2, 0.5]
+
+
+def test_a_distance_that_was_refused_ends_the_study_with_the_reason(
+    model: TransformerBridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any, mitigation: Any, **__: Any) -> Any:
+        if mitigation is not None:
+            raise InputError("collapse: expected numbers, found none")
+        return collapse(*_, mitigation=mitigation, **__)
+
+    monkeypatch.setattr(arms, "collapse", refuses)
+    with pytest.raises(InputError, match="collapse: expected numbers, found none"):
+        ost.windows(model, TASK, lengths=[2], windows=[3], chat=False)
 
 
 @pytest.mark.parametrize(

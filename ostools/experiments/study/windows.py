@@ -24,7 +24,7 @@ from ostools.ground.whole_numbers import checked_lengths, whole_numbers
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated_prompts import ACTIVE
+from ostools.measure.mitigated_prompts import ACTIVE, REFUSED
 from ostools.measure.task_prompt import CHAT, ZERO_SHOT, render_prompt
 from ostools.measure.unloaded import Unloaded
 from ostools.results import Frame, Provenance, Result
@@ -119,18 +119,20 @@ def windows(
         tables.append(pd.DataFrame([_row(arm, size, n, seed) for n in length_list for seed in seed_list]))
     frame = pd.concat(tables, ignore_index=True).astype({"window": "Int64", "correct": "boolean"})
     frame["within_training"] = within_training(model, form, frame["length"])
-    asked: dict[str, Any] = {"lengths": length_list, "seeds": seed_list, "chat": in_chat, "windows": sizes}
-    asked |= {"layers": layers, "sinks": sinks, "longest_prompt": longest}
+    settings: dict[str, Any] = {"lengths": length_list, "seeds": seed_list, "chat": in_chat, "windows": sizes}
+    settings |= {"layers": layers, "sinks": sinks, "longest_prompt": longest}
     beyond = not bool(frame["within_training"].fillna(True).any())
     provenance = Provenance.collect(
-        model, measurement="windows", task=tasks.label(form), **asked, beyond_training=beyond
+        model, measurement="windows", task=tasks.label(form), **settings, beyond_training=beyond
     )
     return WindowStudy(frame, provenance, summarise(frame))
 
 
 def _row(arm: Arm, size: int | None, n: int, seed: int) -> dict[str, Any]:
-    """Row of one question under one window."""
+    """Row of one question under one window. Raises `InputError` where its pair's distance was refused."""
     correct, pair = arm.cells["correct", None, n, seed], arm.cells["collapse_distance", "float64", n, seed]
+    if pair.status == REFUSED:
+        raise InputError(pair.reason)
     status = "none" if size is None else ACTIVE if ACTIVE in (correct.status, pair.status) else correct.status
     log_probability = arm.cells.get(("log_probability", None, n, seed), Cell(float("nan"))).value
     row = {"window": size, "length": n, "seed": seed, "status": status, "correct": bool(correct.value)}
