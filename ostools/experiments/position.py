@@ -121,6 +121,7 @@ def position_effect(
     active edit together with `untrained`, and norms of zero (a token out of every window's reach has no logarithm).
     """
     checked_name("linearisation", linearisation, LINEARISATIONS)
+    seed = whole_number("seed", seed)
     passage_list = _checked_passages(texts, passages)
     if untrained and (edits := hooks.active_edits(model)):
         raise InputError(
@@ -129,8 +130,8 @@ def position_effect(
         )
     rotations = _rotated(model, passage_list, tokens)
     options: dict[str, Any] = {"method": method, "cotangents": cotangents, "seed": seed}
-    asked: dict[str, Any] = {"passages": len(passage_list), "own_texts": texts is not None, "tokens": tokens}
-    asked |= {"linearisation": linearisation, "untrained": untrained, **options}
+    settings: dict[str, Any] = {"passages": len(passage_list), "own_texts": texts is not None, "tokens": tokens}
+    settings |= {"linearisation": linearisation, "untrained": untrained, **options}
     sources = (MODEL, UNTRAINED) if untrained else (MODEL,)
     tables = []
     for index, source in enumerate(sources):
@@ -139,7 +140,7 @@ def position_effect(
         table = _norms(subject, rotations, linearisations=[linearisation], **options)
         table.insert(0, "source", source)
         tables.append(table)
-    return PositionEffect(pd.concat(tables, ignore_index=True), Provenance.collect(model, **asked))
+    return PositionEffect(pd.concat(tables, ignore_index=True), Provenance.collect(model, **settings))
 
 
 def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Passage]:

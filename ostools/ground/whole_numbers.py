@@ -11,6 +11,7 @@ from ostools.ground.errors import InputError, short_repr
 
 _LONGEST = 2**31 - 1
 _LAST_SEED = 2**62
+_LARGEST = 2**63 - 1  # the largest that torch takes
 LONGEST = 1_000_000
 """The largest length that can be written, and how many of them at most."""
 
@@ -33,10 +34,12 @@ def whole_numbers(what: str, values: Any, least: int = 0, most: int = _LAST_SEED
     return list(dict.fromkeys(map(int, numbers)))
 
 
-def whole_number(what: str, value: Any, least: int = 0) -> int:
+def whole_number(what: str, value: Any, least: int = 0, most: int = _LARGEST) -> int:
     """One such number."""
     if not _is_whole(value) or value < least:
         raise InputError(f"{what}: expected a whole number of at least {least}, found {short_repr(value)}")
+    if value > most:
+        raise InputError(f"{what}: expected a whole number of at most {most:,}, found {short_repr(value)}")
     return int(value)
 
 

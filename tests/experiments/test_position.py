@@ -74,6 +74,7 @@ def test_the_untrained_model_stands_beside() -> None:
         ({"tokens": 10}, "expected a multiple of three from 6 on"),
         ({"tokens": 9000}, "expected more than 9000 tokens in passage 0"),
         ({"texts": "one text"}, "found 'one text'"),
+        ({"passages": 2, "seed": -1}, "seed: expected a whole number of at least 0, found -1"),
     ],
 )
 def test_what_cannot_be_tested_is_refused(options: dict[str, Any], words: str) -> None:

@@ -24,6 +24,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.pooling import Bins, bins_of, max_pool
+from ostools.ground.whole_numbers import whole_number
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import rewritten
 from ostools.measure.passes.batches import patterns_bytes
@@ -124,12 +125,12 @@ def attention(
     that cannot be applied to what was given (one that inserts between items, to a text that is not a task's; one that rewrites
     text, to tokens); and for a prompt longer than the context.
     """
-    mitigation_object = mitigations.optional(mitigation)
-    encoded_prompt, items, is_rewritten = _encoded_prompt(model, prompt, task, length, seed, mitigation_object)
+    seed, mitigation_object = whole_number("seed", seed), mitigations.optional(mitigation)
+    encoded_prompt, items, tokens_changed = _encoded_prompt(model, prompt, task, length, seed, mitigation_object)
     last, squares, bins = _captured(model, encoded_prompt, mitigation_object)
     status = "none"
     if mitigation_object is not None:
-        acts = is_rewritten or mitigations.acts(model, mitigation_object, encoded_prompt.ids)
+        acts = tokens_changed or mitigations.acts(model, mitigation_object, encoded_prompt.ids)
         status = "active" if acts else "inactive"
     task_parameters = {} if task is None else {"task": tasks.label(tasks.task(task)), "length": length, "seed": seed}
     provenance = Provenance.collect(
@@ -158,10 +159,11 @@ def _encoded_prompt(
     seed: int,
     mitigation: Mitigation | None,
 ) -> tuple[Prompt, list[int | None], bool]:
-    """The prompt in tokens, the item of each token, and whether the mitigation rewrote the text."""
+    """The prompt in tokens, the item of each token, and whether the mitigation changed a token."""
     if task is not None and length is not None and prompt is None:
         task_prompt = render_prompt(model, tasks.task(task), length, seed=seed, mitigation=mitigation)
-        return task_prompt.prompt, item_positions(model, task_prompt), task_prompt.rewritten
+        plain = render_prompt(model, tasks.task(task), length, seed=seed).prompt if task_prompt.rewritten else None
+        return task_prompt.prompt, item_positions(model, task_prompt), _tokens_differ(task_prompt.prompt, plain)
     if prompt is None or task is not None or length is not None:
         raise InputError(
             "attention: expected a prompt, or a task with its length; for example task='copy-last', length=12"
@@ -170,7 +172,13 @@ def _encoded_prompt(
     if mitigation is not None:
         text, _ = rewritten("attention", model, prompt, mitigation, "a task and its length")
     encoded = as_prompt(model, text)
-    return encoded, [None] * len(encoded.ids), text is not prompt
+    plain = None if text is prompt else as_prompt(model, prompt)
+    return encoded, [None] * len(encoded.ids), _tokens_differ(encoded, plain)
+
+
+def _tokens_differ(prompt: Prompt, plain: Prompt | None) -> bool:
+    """Whether a rewritten text has other tokens: a chat template may strip what was added. `plain`: None if not rewritten."""
+    return plain is not None and not torch.equal(prompt.ids, plain.ids)
 
 
 def _captured(

@@ -23,6 +23,7 @@ from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import METHOD_KINDS, checked_name, checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import whole_number
 from ostools.measure.jacobian import norms as jacobian_norms
 from ostools.measure.jacobian.linearisation_run import METHODS, NORMS, JacobianOptions, MeasuredNorms, measured
 from ostools.measure.jacobian.norms import COTANGENTS
@@ -168,6 +169,7 @@ def sensitivity(
     checked_name("method", method, METHODS)
     if not 2 <= cotangents <= model.cfg.d_model:
         raise InputError(f"cotangents: expected 2 to d_model = {model.cfg.d_model}, found {cotangents}")
+    seed = whole_number("seed", seed)
     options = JacobianOptions(names, checked_layers(model, layers), method, cotangents, max_memory, seed)
     is_one = isinstance(prompt, str | Prompt)
     mitigated = MitigatedPrompts.of("sensitivity", model, [prompt] if is_one else prompt, mitigation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 import hooks
 import ostools as ost
-from mitigations import SlidingWindow
+from mitigations import Mitigation, SlidingWindow
 from ostools.ground.pooling import bins_of, max_pool
 from ostools.measure.attention.attention import SIDE, attention
 from ostools.measure.attention.difference import aligned, attention_difference
@@ -65,11 +66,31 @@ def test_a_mitigation_acts_on_what_is_captured_and_says_whether_it_did() -> None
     assert len(hinted.tokens) > len(wide.tokens)
 
 
+@dataclass(frozen=True)
+class _Blank(Mitigation):
+    def prompt(self, text: str) -> str:
+        return f"{text} "
+
+
+def test_a_text_whose_rewritten_part_the_template_strips_is_inactive() -> None:
+    """The tokens are those of the plain prompt, and so is every weight."""
+    model = tiny_model("llama", fresh=True)
+    model.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] | trim }}{% endfor %}"  # pyright: ignore[reportOptionalMemberAccess]
+    prompt = encode(model, "12345678", chat=True)
+    inputs: tuple[dict[str, Any], ...] = ({"prompt": prompt}, {"task": "copy-last", "length": 4})
+    for arguments in inputs:
+        plain = attention(model, **arguments)
+        stripped = attention(model, **arguments, mitigation=_Blank())
+        assert stripped.tokens == plain.tokens
+        assert stripped.provenance.parameters["status"] == "inactive"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({}, "expected a prompt, or a task with its length"),
         ({"prompt": "1", "task": "copy-last", "length": 3}, "expected a prompt, or a task with its length"),
+        ({"prompt": "1", "seed": -1}, "seed: expected a whole number of at least 0, found -1"),
         ({"task": "copy-last"}, "expected a prompt, or a task with its length"),
         ({"prompt": "1", "mitigation": "separator:every=3"}, "rewrites the sequence, .*: give a task and its length"),
     ],

@@ -126,6 +126,9 @@ def test_refusals() -> None:
         ost.sensitivity(model, "ab", linearisations=[])
     with pytest.raises(ost.InputError, match="empty"):
         ost.sensitivity(model, "")
+    for seed, limit in ((-1, "at least 0"), (2**63, "at most 9,223,372,036,854,775,807")):
+        with pytest.raises(ost.InputError, match=f"^seed: expected a whole number of {limit}, found {seed}$"):
+            ost.sensitivity(model, "ab", method="sketch", cotangents=2, seed=seed)
     model.blocks[0].mlp.out.weight[0, 0] = float("nan")
     with pytest.raises(ost.InputError, match="not finite"):
         ost.sensitivity(model, "ab")
