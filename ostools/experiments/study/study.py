@@ -132,11 +132,11 @@ def study(
         arm.measure(part_of(progress, index, index + 1, 1 + len(arms)))
     frame = _frame(arms, plain)
     effects = judging.effects(frame, level, verdict_level)
-    asked: dict[str, Any] = {"task": tasks.label(form), "mitigations": list(arms), "lengths": length_list}
-    asked |= {"seeds": seed_list, "dtypes": list(dtype_list), "elicitation": resolved}
-    asked |= {"sensitivity_lengths": close_lengths, "level": level, "verdict_level": verdict_level}
-    asked |= {"chat": plain.questions[length_list[0], seed_list[0]].chat, "resamples": judging.RESAMPLES}
-    provenance = Provenance.collect(model, measurement="study", **asked)
+    settings: dict[str, Any] = {"task": tasks.label(form), "mitigations": list(arms), "lengths": length_list}
+    settings |= {"seeds": seed_list, "dtypes": list(dtype_list), "elicitation": resolved}
+    settings |= {"sensitivity_lengths": close_lengths, "level": level, "verdict_level": verdict_level}
+    settings |= {"chat": plain.questions[length_list[0], seed_list[0]].chat, "resamples": judging.RESAMPLES}
+    provenance = Provenance.collect(model, measurement="study", **settings)
     return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level))
 
 

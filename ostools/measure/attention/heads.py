@@ -108,8 +108,8 @@ def head_scores(
     frame: Any = pd.DataFrame(rows)[["prompt", "tokens", "first_origin", "layer", "head", *SCORES]]
     frame = frame.astype({"first_origin": "str"})
     ids = tuple(mitigated.prompt.ids.tolist()) if len(prompt_list) == 1 else None
-    said = [getattr(raw_prompt, "text", raw_prompt) for raw_prompt in prompt_list]
-    parameters = {"prompts": said, "carriers": carriers, "threshold": SINK, **mitigated.provenance_entry}
+    prompt_texts = [getattr(raw_prompt, "text", raw_prompt) for raw_prompt in prompt_list]
+    parameters = {"prompts": prompt_texts, "carriers": carriers, "threshold": SINK, **mitigated.provenance_entry}
     return HeadScores(frame, replace(provenance, token_ids=ids, parameters=parameters))
 
 

@@ -152,7 +152,7 @@ class _Server:
 
     def _refused(self, error: Any) -> InputError:
         where, code = f"--endpoint {self.endpoint}", getattr(error, "status_code", None)
-        told = self._scrubbed(str(error))
+        message = self._scrubbed(str(error))
         if isinstance(error, self.library.APITimeoutError):
             reason = f"{where}: no whole answer in time"
         elif isinstance(error, self.library.APIConnectionError):
@@ -160,15 +160,15 @@ class _Server:
             reason = f"{where}: nobody answers there ({cause}): start the server, or mend the URL"
         elif code in (401, 403):
             what = f"the key in {KEY}" if self.key else f"to answer without a key: set {KEY}"
-            reason = f"{where} refuses {what} ({told})"
+            reason = f"{where} refuses {what} ({message})"
         elif code == 404:
             hint = "no OpenAI-compatible API there (its URL often ends in /v1)"
-            reason = f"{where}: no model {self.model!r}, or {hint}: {told}"
+            reason = f"{where}: no model {self.model!r}, or {hint}: {message}"
         elif code is not None and 300 <= code < 400:
             elsewhere = self._scrubbed(error.response.headers.get("location", "an address that it does not tell"))
             reason = f"{where} sends the question on to {elsewhere}: give that URL, if you trust it with the prompts"
         else:
-            reason = f"{where} refuses: {told}"
+            reason = f"{where} refuses: {message}"
         resume = f"; what was answered is in {self.file}, and the same command goes on" if self.file.is_file() else ""
         return InputError(reason + resume)
 

@@ -63,17 +63,17 @@ def hosted_rows(hosted: Hosted, question_list: Sequence[Question]) -> pd.DataFra
 
 
 def _row(question: Question, hosted_answer: HostedAnswer | None) -> dict[str, Any]:
-    known = hosted_answer or HostedAnswer("", "length")
+    answer = hosted_answer or HostedAnswer("", "length")
     common_columns = {
         "status": "none" if question.mitigation == "none" else "active" if question.rewritten else "inactive",
         "sample": 0,
-        "tokens": known.tokens,
+        "tokens": answer.tokens,
         "log_probability": math.nan,
         "rank": None,
-        "seconds": known.seconds,
+        "seconds": answer.seconds,
         "within_training": None,
     }
-    columns = answer_columns(question, Answer((), known.text, known.ended))
+    columns = answer_columns(question, Answer((), answer.text, answer.ended))
     if hosted_answer is None:
         key_columns = {name: columns[name] for name in ("length", "seed", "key")}
         columns = dict.fromkeys(columns) | key_columns | {"kind": UNANSWERED, "ended": UNANSWERED}

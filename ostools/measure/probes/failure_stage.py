@@ -177,11 +177,11 @@ def failure_stage(
     frames, answers, (probes, *probes_under) = zip(*parts, strict=True)
     table: Any = pd.concat(frames, ignore_index=True)
     names = [mitigations.label(arm_mitigation) for arm_mitigation in arms]
-    under = dict(zip(names[1:], probes_under, strict=True))
+    mitigated_probes = dict(zip(names[1:], probes_under, strict=True))
     parameters = probes.provenance.parameters | {"measurement": "failure-stage", "pair_seeds": PAIR_SEEDS}
     provenance = Provenance.collect(model, **(parameters | {"mitigation": names}))
     answer_rows = pd.concat(answers, ignore_index=True)
-    return FailureStage(table[list(COLUMNS)].astype(COLUMNS), provenance, answer_rows, probes, under)
+    return FailureStage(table[list(COLUMNS)].astype(COLUMNS), provenance, answer_rows, probes, mitigated_probes)
 
 
 def _mitigations(mitigations_or_names: Mitigation | str | Sequence[Mitigation | str] | None) -> list[Mitigation]:

@@ -91,8 +91,10 @@ class Structure:
         paths = {id(part): path for path, part in module.named_modules()}
         embed, head = module.get_input_embeddings(), module.get_output_embeddings()
         if embed is None or head is None:
-            found = "no embedding" if head is not None else "no output layer" if embed is not None else "neither"
-            raise InputError(f"expected a token embedding and an output layer in {name}, found {found}")
+            missing_parts = (
+                "no embedding" if head is not None else "no output layer" if embed is not None else "neither"
+            )
+            raise InputError(f"expected a token embedding and an output layer in {name}, found {missing_parts}")
         calls = _calls(module, probe)
         lists = [
             (path, list(part)) for path, part in module.named_modules() if isinstance(part, nn.ModuleList) and len(part)
@@ -114,8 +116,10 @@ class Structure:
             if entering is leaving and "norm" in class_and_name(part, paths[id(part)])
         ]
         if not after or order.count(after[0]) != 1:
-            found = "none" if not after else "one that runs elsewhere too"
-            raise InputError(f"expected a final norm behind the blocks of {name}, found {found}: y_n is its output")
+            norm_description = "none" if not after else "one that runs elsewhere too"
+            raise InputError(
+                f"expected a final norm behind the blocks of {name}, found {norm_description}: y_n is its output"
+            )
         return cls(paths[id(embed)], path, paths[id(after[0])], paths[id(head)], len(blocks))
 
 
