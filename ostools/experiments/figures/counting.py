@@ -224,7 +224,7 @@ def _deviations(result: Result, answers: pd.DataFrame) -> tuple[str, ...]:
     sentences = common_deviations(result)
     if set(PANELS) <= set(result.provenance.model.get("trained_lengths") or {}):
         sentences.append("This model was trained on these prompts without CoT. It was not trained on CoT.")
-    if (answers["task"] == "count-word").any():
+    if "count-word" in set(answers["task"]):
         word = "The paper's figure has no panel for the word 'car', the fourth task of its Section 3.2."
     else:
         word = "The fourth task of Section 3.2, counting a word, has no panel in the paper's figure."
