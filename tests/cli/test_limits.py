@@ -99,6 +99,8 @@ def test_a_mitigation_is_in_the_forecast_and_a_limit_refuses_in_a_dry_run(run) -
     asked = ("bounds", "--variant", "local", "--prompt", "Once upon a time")
     assert _forecast(run, *asked, "--mitigation", "repeat-prompt:times=9")["work"] > _forecast(run, *asked)["work"]
     assert_refused(run(*PROMPT, "--dry-run", "--max-memory", "1kB"), "--max-memory")
+    attribution = ("sensitivity", "attribution", "--prompt", "Once upon a time")
+    assert_refused(run(*attribution, "--dry-run", "--max-memory", "1kB"), "allowed by --max-memory")
 
 
 @pytest.mark.usefixtures("no_model")

@@ -219,5 +219,6 @@ def _table(tokens: Prompt, parts: Float[Tensor, " part"], linearisation: str) ->
 def attribution_memory(model: Unloaded, pos: int, *, linearisation: str | None = None) -> int:
     """Bytes of the passes that hold the patterns, or of the gradient: two rows of Jacobians. With no linearisation those of
     `full`, the largest: which of the two is taken is known of the loaded model alone."""
-    gradient = sensitivity_memory(model, pos, linearisations=linearisation or "full", method="sketch", cotangents=2)
+    unlimited = replace(model, limit=None)  # an attribution has no smaller steps to fit itself to a limit
+    gradient = sensitivity_memory(unlimited, pos, linearisations=linearisation or "full", method="sketch", cotangents=2)
     return max(patterns_bytes(model.shape, pos), gradient)
