@@ -7,9 +7,8 @@ pass; each layer's pattern is reduced as it appears, and of a square 64 position
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -159,18 +158,23 @@ def _encoded_prompt(
     mitigation: Mitigation | None,
 ) -> tuple[Prompt, list[int | None], bool]:
     """The prompt in tokens, the item of each token, and whether the mitigation rewrote the text."""
-    if task is not None and length is not None and prompt is None:
+    _require_one(prompt is not None, task, length)
+    if task is not None and length is not None:
         task_prompt = render_prompt(model, tasks.task(task), length, seed=seed, mitigation=mitigation)
         return task_prompt.prompt, item_positions(model, task_prompt), task_prompt.rewritten
-    if prompt is None or task is not None or length is not None:
+    given = text = cast("str | Prompt", prompt)
+    if mitigation is not None:
+        text, _ = rewritten("attention", model, given, mitigation, "a task and its length")
+    encoded = as_prompt(model, text)
+    return encoded, [None] * len(encoded.ids), text is not given
+
+
+def _require_one(has_prompt: bool, task: Task | str | None, length: int | None) -> None:
+    """Raises `InputError` for a prompt together with a task, for neither, and for a task without its length."""
+    if has_prompt == (task is not None) or (task is None) != (length is None):
         raise InputError(
             "attention: expected a prompt, or a task with its length; for example task='copy-last', length=12"
         )
-    text = prompt
-    if mitigation is not None:
-        text, _ = rewritten("attention", model, prompt, mitigation, "a task and its length")
-    encoded = as_prompt(model, text)
-    return encoded, [None] * len(encoded.ids), text is not prompt
 
 
 def _captured(
@@ -206,9 +210,9 @@ def patterns_memory(
     *,
     task: Task | str | None = None,
     length: int | None = None,
-    lengths: Sequence[int] | None = None,
 ) -> int:
-    """Bytes of a pass over a prompt of `pos` tokens, or over the longest one of a task, whose patterns are kept."""
-    if pos is None:
-        pos = 1 if task is None else model.longest(task, lengths or [length or 1]).tokens
-    return patterns_bytes(model.shape, pos)
+    """Bytes of a pass over a prompt of `pos` tokens, or over that of a task, whose patterns are kept."""
+    _require_one(pos is not None, task, length)
+    if task is not None and length is not None:
+        pos = model.longest(task, [length]).tokens
+    return patterns_bytes(model.shape, cast(int, pos))
