@@ -16,6 +16,8 @@ from unittest.mock import Mock
 import pytest
 
 from ostools import runs
+from ostools.cli import terminal
+from ostools.cli.verbs.sweeps import note
 from ostools.ground.signals import ended_by_signals
 
 ENDING = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
@@ -114,6 +116,11 @@ def test_what_is_ignored_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_sweep_goes_on_where_nobody_reads_its_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "note", Mock(side_effect=BrokenPipeError))
+    note("a cell failed")
 
 
 def under_a_shell(line: str) -> tuple[int, str]:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ostools.ground.errors import InsufficientMemoryError
 from ostools.ground.memory import cgroup_limits
+from ostools.ground.out_of_memory import chunk, chunks_that_fit
 
 GIB = 1 << 30
 
@@ -81,3 +83,16 @@ print(found.bytes - (len(held) << 20))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert abs(int(done.stdout)) < 8 << 20
+
+
+def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well() -> None:
+    """It is refused before it is computed, by what it needs in chunks of the size that they have then."""
+    tried: list[int] = []
+
+    def work() -> None:
+        tried.append(chunk(4096))
+        if tried[-1] > 1024:
+            raise InsufficientMemoryError(f"forecast {tried[-1]} bytes")
+
+    assert chunks_that_fit(work, lambda error: InsufficientMemoryError(str(error))) == (None, 0.25)
+    assert tried == [4096, 2048, 1024]

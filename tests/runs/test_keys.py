@@ -79,6 +79,16 @@ def test_every_module_that_a_measurement_reaches_is_in_the_key(copied: Path) -> 
     assert fresh() != whole
 
 
+def test_a_module_that_is_added_or_moved_changes_the_key(copied: Path) -> None:
+    fresh = cells.code_version.__wrapped__
+    found = [fresh()]
+    (copied / "hooks" / "another.py").touch()
+    found.append(fresh())
+    (copied / "hooks" / "another.py").rename(copied / "hooks" / "other.py")
+    found.append(fresh())
+    assert len(set(found)) == 3
+
+
 @pytest.mark.parametrize("room", [*_MEASURING, "runs/corpus"])
 def test_a_change_of_what_decides_a_stored_part_or_a_corpus_changes_its_key(copied: Path, room: str) -> None:
     """A room is a folder or one file; one that is not there is refused, as its key would never change."""

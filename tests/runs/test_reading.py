@@ -274,6 +274,13 @@ def test_rows_stand_in_the_order_of_cells_and_lengths_whatever_that_of_the_files
     assert found["value"].isna().sum() == len(expected) / 2
 
 
+def test_a_length_in_two_files_is_read_once_and_one_not_asked_for_not_at_all(store: Store) -> None:
+    store.ask([wanted(0, lengths=(4, 5))])
+    store_rows(store, three(0), (3, 4))
+    store_rows(store, three(0), (4, 5))
+    assert results(store.directory)["length"].tolist() == [4, 4, 5, 5]
+
+
 def test_columns_that_one_file_lacks_or_has_as_another_number_are_joined(store: Store) -> None:
     cells = [three(seed) for seed in range(3)]
     store.ask(cells)

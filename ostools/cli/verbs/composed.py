@@ -168,11 +168,15 @@ def pairs_memory(
     item: str | None = None,
     items: str = "text",
     layers: Sequence[int] | str | None = None,
+    site: str | None = None,
+    per: str | None = None,
+    norm: str | None = None,
     mitigation: str | None = None,
 ) -> int:
     """Bytes of the pairs that `collapse` compares."""
     from ostools.measure.collapse.distances import collapse_memory
 
+    _reading_of(site, per, norm, by_layer=layers is not None)
     pairs = _pairs_of(task, None if prompt is None else prompt.values[0], item, items)
     return collapse_memory(model, pairs, lengths, dtypes=dtypes, layers=layers, mitigation=mitigation)
 

@@ -37,7 +37,9 @@ from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.bounds.belief import Belief, judged
 from ostools.measure.measurement import measurement
+from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.contexts import full_precision, true_arithmetic
+from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 from ostools.results.table_head import TableHead
@@ -141,7 +143,7 @@ def _grouped(frame: Any) -> Iterator[tuple[Any, Any]]:
         "--what edges --target 2.0:64:7",
     ),
     defaults={"task": "copy-first", "lengths": "20"},
-    memory="measure.attention.attention:patterns_memory",
+    memory="experiments.ablation.ablation:ablation_memory",
 )
 def ablation(
     model: TransformerBridge,
@@ -283,3 +285,11 @@ def _rows(
                     | {"effect": ablated - value, "predicted_effect": -float(slopes[measure_name][quantity][index])}
                 )
         tell(progress, index + 1, len(targets))
+
+
+def ablation_memory(
+    model: Unloaded, task: Task | str, lengths: Sequence[int], *, what: str = "heads", method: str = "zero"
+) -> int:
+    """Bytes of a pass over the longest prompt, whose patterns are kept."""
+    checked_method(what, method)
+    return patterns_bytes(model.shape, model.longest(task, lengths).tokens)

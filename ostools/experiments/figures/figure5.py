@@ -218,7 +218,14 @@ def _verdicts(curves: Mapping[str, Collapse], reading: Reading) -> pd.DataFrame:
 
 
 def figure_5_memory(
-    model: Unloaded, *, lengths: Sequence[int] = range(1, 257), dtypes: Sequence[str] = ("float32", "bfloat16")
+    model: Unloaded,
+    *,
+    lengths: Sequence[int] = range(1, 257),
+    dtypes: Sequence[str] = ("float32", "bfloat16"),
+    site: str = "residual",
+    per: str | None = None,
+    norm: str = "linf",
 ) -> int:
     """Bytes of the pairs of the longest panel."""
+    Reading.with_defaults(site, per, norm, over_heads=True)
     return max(collapse_memory(model, name, lengths, dtypes=dtypes) for name in tasks.FIGURE_5)

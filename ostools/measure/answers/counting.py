@@ -23,7 +23,6 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation
-from ostools import tasks
 from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
@@ -112,8 +111,7 @@ def counting(
     prompts or changes nothing here, and for a tokenizer with which the answer lines of different
     counts do not begin alike. Source: arXiv 2406.04267, Corollary 6.2 / B.10, Appendix C.1.
     """
-    form = task if isinstance(task, AppendixTask) else AppendixTask(checked_name("counting task", task, COUNTING))
-    checked_name("counting task", form.name, COUNTING)
+    form = _counting_task(task)
     precisions, seed, length_list = checked_precisions(dtypes), whole_number("seed", seed), checked_lengths(lengths)
     acting = of_the_pass("counting", mitigation, "ost.evaluate and ost.collapse take it with a task")
     pairs = PrefilledPairs(model, form, chat=False)
@@ -139,6 +137,13 @@ def counting(
     parameters: dict[str, Any] = {**curve.provenance.parameters, "measurement": "counting", "options": repr(form)}
     provenance = Provenance.collect(model, prompts[max(prompts)].ids, **parameters)
     return Counting(frame, provenance, summarise(frame, curve), curve)
+
+
+def _counting_task(task: AppendixTask | str) -> AppendixTask:
+    """Raises `InputError` for a task whose answer is no count."""
+    form = task if isinstance(task, AppendixTask) else AppendixTask(checked_name("counting task", task, COUNTING))
+    checked_name("counting task", form.name, COUNTING)
+    return form
 
 
 def _rows(
@@ -233,6 +238,6 @@ def counting_memory(
     mitigation: Mitigation | str | None = None,
 ) -> int:
     """Bytes of the distances of the counts, and of the answers."""
-    form = tasks.task(task)
+    form = _counting_task(task)
     distances = collapse_memory(model, form, lengths, dtypes=dtypes, mitigation=mitigation)
     return max(distances, evaluate_memory(model, form, lengths, mitigation=mitigation))

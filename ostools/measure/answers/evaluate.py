@@ -33,6 +33,7 @@ from ostools.measure.answers.answers import (
     can_end,
     end_ids,
     how_read,
+    require_limit,
     writes_lines,
 )
 from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
@@ -352,6 +353,8 @@ def evaluate_memory(
 ) -> int:
     """Bytes of a batch of answers to a task, up to the limit of new tokens that the measurement has."""
     form = tasks.task(task)
+    if max_new_tokens is not None:
+        require_limit(max_new_tokens)
     how_asked = model.elicitation(form, elicitation, chat)
     options: dict[str, Any] = {"elicitation": how_asked, "system": system, "thinking": thinking}
     longest = model.longest(form, lengths, mitigation=mitigation, seed=next(iter(seeds)), **options)

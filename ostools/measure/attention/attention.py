@@ -7,9 +7,8 @@ pass; each layer's pattern is reduced as it appears, and of a square 64 position
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -160,25 +159,30 @@ def _encoded_prompt(
     mitigation: Mitigation | None,
 ) -> tuple[Prompt, list[int | None], bool]:
     """The prompt in tokens, the item of each token, and whether the mitigation changed a token."""
-    if task is not None and length is not None and prompt is None:
+    _require_one(prompt is not None, task, length)
+    if task is not None and length is not None:
         task_prompt = render_prompt(model, tasks.task(task), length, seed=seed, mitigation=mitigation)
         plain = render_prompt(model, tasks.task(task), length, seed=seed).prompt if task_prompt.rewritten else None
         return task_prompt.prompt, item_positions(model, task_prompt), _tokens_differ(task_prompt.prompt, plain)
-    if prompt is None or task is not None or length is not None:
-        raise InputError(
-            "attention: expected a prompt, or a task with its length; for example task='copy-last', length=12"
-        )
-    text = prompt
+    given = text = cast("str | Prompt", prompt)
     if mitigation is not None:
-        text, _ = rewritten("attention", model, prompt, mitigation, "a task and its length")
+        text, _ = rewritten("attention", model, given, mitigation, "a task and its length")
     encoded = as_prompt(model, text)
-    plain = None if text is prompt else as_prompt(model, prompt)
+    plain = None if text is given else as_prompt(model, given)
     return encoded, [None] * len(encoded.ids), _tokens_differ(encoded, plain)
 
 
 def _tokens_differ(prompt: Prompt, plain: Prompt | None) -> bool:
     """Whether a rewritten text has other tokens: a chat template may strip what was added. `plain`: None if not rewritten."""
     return plain is not None and not torch.equal(prompt.ids, plain.ids)
+
+
+def _require_one(has_prompt: bool, task: Task | str | None, length: int | None) -> None:
+    """Raises `InputError` for a prompt together with a task, for neither, and for a task without its length."""
+    if has_prompt == (task is not None) or (task is None) != (length is None):
+        raise InputError(
+            "attention: expected a prompt, or a task with its length; for example task='copy-last', length=12"
+        )
 
 
 def _captured(
@@ -214,9 +218,9 @@ def patterns_memory(
     *,
     task: Task | str | None = None,
     length: int | None = None,
-    lengths: Sequence[int] | None = None,
 ) -> int:
-    """Bytes of a pass over a prompt of `pos` tokens, or over the longest one of a task, whose patterns are kept."""
-    if pos is None:
-        pos = 1 if task is None else model.longest(task, lengths or [length or 1]).tokens
-    return patterns_bytes(model.shape, pos)
+    """Bytes of a pass over a prompt of `pos` tokens, or over that of a task, whose patterns are kept."""
+    _require_one(pos is not None, task, length)
+    if task is not None and length is not None:
+        pos = model.longest(task, [length]).tokens
+    return patterns_bytes(model.shape, cast(int, pos))

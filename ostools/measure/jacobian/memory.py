@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ostools.ground.errors import InsufficientMemoryError
+from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.out_of_memory import chunk as chunk_of
 from ostools.measure.formulas.forward import KEPT_BYTES, kept_weights
 from ostools.measure.formulas.scores import strip_bounds
@@ -18,7 +18,7 @@ from ostools.measure.jacobian.norms import COTANGENTS, NORM_BUDGET, choose_metho
 from ostools.measure.jacobian.routes import DEFAULT_LINEARISATIONS, FROZEN_PARTS
 from ostools.measure.passes.batches import in_full
 from ostools.measure.passes.contexts import strip_size
-from ostools.measure.passes.output import read_up_to
+from ostools.measure.passes.output import one_or_two, read_up_to
 from ostools.measure.unloaded import Unloaded
 from ostools.models.shape import Shape
 
@@ -193,6 +193,21 @@ def sensitivity_bytes(
     return peak
 
 
+def require_exact_logit(logit: str | int | Sequence[str | int], method: str, linearisations: Sequence[str]) -> None:
+    """Raises `InputError` for what is not measured of a logit, and for more than two tokens."""
+    one_or_two(logit)
+    if method in ("sketch", "estimate"):
+        raise InputError(
+            "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or 'exact' with logit=, found "
+            f"{method!r}"
+        )
+    if "detached" in linearisations:
+        raise InputError(
+            "sensitivity: expected another linearisation than 'detached' with logit=: use "
+            "attribution(model, prompt, logit=...), which has its parts"
+        )
+
+
 def sensitivity_memory(
     model: Unloaded,
     pos: int,
@@ -205,10 +220,13 @@ def sensitivity_memory(
     logit: str | int | Sequence[str | int] | None = None,
 ) -> int:
     """Bytes of a prompt's Jacobians, or of those of its beginning up to `position`."""
+    names = (linearisations,) if isinstance(linearisations, str) else linearisations or DEFAULT_LINEARISATIONS
+    if logit is not None:
+        require_exact_logit(logit, method, names)
     return sensitivity_bytes(
         model.shape,
         read_up_to(position, pos),
-        (linearisations,) if isinstance(linearisations, str) else linearisations or DEFAULT_LINEARISATIONS,
+        names,
         layers=model.shape.n_layers + 1 if isinstance(layers, str) else len(layers),
         method=method,
         cotangents=cotangents,

@@ -26,6 +26,7 @@ from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.jacobian import norms as jacobian_norms
 from ostools.measure.jacobian.linearisation_run import METHODS, NORMS, JacobianOptions, MeasuredNorms, measured
+from ostools.measure.jacobian.memory import require_exact_logit
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.jacobian.routes import DEFAULT_LINEARISATIONS, LINEARISATIONS, AutogradRoute, require_unfrozen
 from ostools.measure.measurement import measurement
@@ -221,15 +222,7 @@ def _output(
     prompts: Sequence[Prompt],
 ) -> Output:
     """Output row of the logit, checked on every prompt. Refuses what is not measured of a logit."""
-    if options.method in ("sketch", "estimate"):
-        raise InputError(
-            "sensitivity: a logit's is exact in one backward pass, expected method 'auto' or 'exact' with logit="
-        )
-    if "detached" in options.names:
-        raise InputError(
-            "sensitivity: expected another linearisation than 'detached' with logit=: use "
-            "attribution(model, prompt, logit=...), which has its parts"
-        )
+    require_exact_logit(logit, options.method, options.names)
     output = Output.of(model, logit)
     for prompt in prompts:
         output.check(model, prompt)

@@ -44,11 +44,7 @@ class Output:
     @classmethod
     def of(cls, model: TransformerBridge, logit: str | int | Sequence[str | int]) -> Output:
         """Raises `InputError` for a text of several tokens, an id that there is not, more than two, and two that are one."""
-        if not isinstance(logit, str | int | Sequence):
-            raise InputError(f"logit: expected a token or a pair such as (' A', ' B'), found {short_repr(logit)}")
-        targets = [logit] if isinstance(logit, str | int) else list(logit)
-        if len(targets) not in (1, 2):
-            raise InputError(f"logit: expected one token or a pair such as (' A', ' B'), found {len(targets)}")
+        targets = one_or_two(logit)
         ids = tuple(one_token(model, target) for target in targets)
         if len(set(ids)) < len(ids):
             raise InputError(
@@ -79,6 +75,16 @@ class Output:
                     f"logit of {token!r}: its row of the output layer times y_n differs from the model's own logit by "
                     f"{error:.2g} of the sizes of the two; the derivative of this logit is not known here"
                 )
+
+
+def one_or_two(logit: str | int | Sequence[str | int]) -> list[str | int]:
+    """The token of a logit, or the two of a difference. Raises `InputError` for what is neither."""
+    if not isinstance(logit, str | int | Sequence):
+        raise InputError(f"logit: expected a token or a pair such as (' A', ' B'), found {short_repr(logit)}")
+    targets = [logit] if isinstance(logit, str | int) else list(logit)
+    if len(targets) not in (1, 2):
+        raise InputError(f"logit: expected one token or a pair such as (' A', ' B'), found {len(targets)}")
+    return targets
 
 
 def output_row(

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import hooks
+from ostools.ground.errors import InputError
 from ostools.measure.formulas import forward
 from ostools.measure.formulas.scores import strip_bounds, whole_strips
 from ostools.measure.jacobian import linearised
@@ -69,6 +70,18 @@ def test_a_temperature_is_in_the_derivative_whatever_makes_the_scores(family: st
     model = tiny_model(family, seed=6, dtype=torch.float64)
     with hooks.scale_scores(model, 1.7):
         assert_close(by_formulas(model, IDS, "full"), by_autograd(model, IDS, "full"), 1e-11)
+
+
+def test_a_replaced_pattern_has_a_frozen_derivative_only() -> None:
+    model = tiny_model("llama", dtype=torch.float64)
+    uniform = torch.tril(torch.ones(8, 8, dtype=torch.float64))
+    uniform = (uniform / uniform.sum(-1, keepdim=True)).expand(1, 4, 8, 8)
+    with hooks.replace_pattern(model, uniform):
+        assert_close(by_formulas(model, IDS, "frozen"), by_autograd(model, IDS, "frozen"), 1e-9)
+        with pytest.raises(
+            InputError, match=r"which the active edit 'replace_pattern' at blocks\.0\.attn\.hook_pattern replaces"
+        ):
+            Linearised(model, IDS, "full")
 
 
 @every_family

@@ -134,6 +134,14 @@ def test_a_cores_product_is_the_mlps() -> None:
     torch.testing.assert_close(cored.pull(rows), plain.pull(rows), rtol=1e-10, atol=1e-12)
 
 
+def test_the_prompt_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gemma")
+    whole = Linearised.pull
+    monkeypatch.setattr(Linearised, "pull", lambda self, x, *rest: (1.05 if self.pos == 8 else 1.0) * whole(self, x))
+    with pytest.raises(ost.InputError, match=r"^prompt 2 of 2 \(.*\): the full Jacobian failed its check"):
+        ost.sensitivity(model, [Prompt.from_ids(model, IDS[:5]), prompt_of(model)])
+
+
 @pytest.mark.parametrize("family", quick(TWO_FAMILIES, "gpt2"))
 def test_as_many_cotangents_as_components_give_the_exact_norms(family: Family) -> None:
     """Orthogonal ones lose nothing, in every linearisation and at every layer; the operator norm is bounded, never named."""
