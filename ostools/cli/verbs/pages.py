@@ -49,11 +49,8 @@ def report(
     from ostools.results import checked_output
 
     if run is not None:
-        measured = zip(
-            ("--model", "--prompt", "--section", "--lengths"), (models, prompt, sections, lengths), strict=True
-        )
-        used = [name for name, value in (*measured, ("--quick", quick)) if value]
-        if used := used + GLOBALS.of_a_loaded_model:
+        measured = {"model": models, "prompt": prompt, "section": sections, "lengths": lengths, "quick": quick}
+        if used := [f"--{name}" for name, value in measured.items() if value] + GLOBALS.of_a_loaded_model:
             raise InputError(
                 "--run reports on cells that are there and measures nothing: leave out "
                 f"{' and '.join(used)}; what a sweep measures stands in its file"
