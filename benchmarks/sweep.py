@@ -24,7 +24,7 @@ ROUNDS = 1 if MODELS else 3
 SWEEP = {
     "models": MODELS or "embedded",
     "tasks": "count-ones-bernoulli",
-    "lengths": "4:7" if MODELS else "4:40",
+    "lengths": "4:5" if MODELS else "4:40",
     "seeds": list(range(CELLS // max(1, len(MODELS)))),
     "measurements": {"name": "evaluate", "max_new_tokens": 16},
     "device": "cpu",
