@@ -11,37 +11,37 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from ostools.runs import Executor, RayCluster, run, sweep_of
-
-MODELS = sys.argv[1:]
-CELLS = 40 if MODELS else 16
-ROUNDS = 1 if MODELS else 3
-SWEEP = {
-    "models": MODELS or "embedded",
-    "tasks": "count-ones-bernoulli",
-    "lengths": "4:5" if MODELS else "4:40",
-    "seeds": list(range(CELLS // max(1, len(MODELS)))),
-    "measurements": {"name": "evaluate", "max_new_tokens": 16},
-    "device": "cpu",
-}
+from ostools.runs import Executor, RayCluster, Sweep, run, sweep_of
 
 
-def timed(executor: Executor | None) -> tuple[list[float], float]:
+def sweep_over(models: Sequence[str]) -> Sweep:
+    """Of named models 40 short cells in all; of none 16 longer ones of the embedded model."""
+    values: dict[Any, Any] = {
+        "models": list(models) or "embedded",
+        "tasks": "count-ones-bernoulli",
+        "lengths": "4:5" if models else "4:40",
+        "seeds": list(range(40 // len(models) if models else 16)),
+        "measurements": {"name": "evaluate", "max_new_tokens": 16},
+        "device": "cpu",
+    }
+    return sweep_of(values)
+
+
+def timed(sweep: Sweep, executor: Executor | None) -> tuple[list[float], float]:
     """Seconds from the start of a run to the end of each of its cells, and those that the cells were measured for in all but
     the first, as their provenance says."""
     start, ends = time.perf_counter(), []
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "sweep"
-        done = run(
-            sweep_of(SWEEP), out, executor=executor, progress=lambda *_: ends.append(time.perf_counter() - start)
-        )
-        if done.measured != CELLS:
-            raise SystemExit(f"expected {CELLS} cells, measured {done.measured}: {done.failed[:1]}")
+        done = run(sweep, out, executor=executor, progress=lambda *_: ends.append(time.perf_counter() - start))
+        if done.measured != len(ends):  # progress is called once a cell
+            raise SystemExit(f"expected {len(ends)} cells, measured {done.measured}: {done.failed[:1]}")
         stored = sorted((out / "cells").glob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
         held: list[Any] = [pd.read_parquet(path).attrs["ostools"] for path in stored]
     return ends, sum(one["provenance"]["parameters"]["cell_seconds"] for one in held[1:])
@@ -49,17 +49,19 @@ def timed(executor: Executor | None) -> tuple[list[float], float]:
 
 def a_cell(ends: list[float]) -> float:
     """Seconds a cell, after the first quarter: from there on every worker has begun."""
-    early = CELLS // 4
-    return (ends[-1] - ends[early - 1]) / (CELLS - early)
+    early = len(ends) // 4
+    return (ends[-1] - ends[early - 1]) / (len(ends) - early)
 
 
-def main() -> None:
-    names = ", ".join(MODELS) or "embedded"
-    print(f"{CELLS} cells of {names}, one thread a worker; {ROUNDS} rounds, in which the machine's speed drifts")
+def main(models: Sequence[str] = ()) -> None:
+    sweep, rounds = sweep_over(models), 1 if models else 3
+    print(
+        f"{', '.join(models) or 'embedded'}, one thread a worker; {rounds} rounds, in which the machine's speed drifts"
+    )
     gains, overheads = [], {"one process": [], "Ray": []}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         (one, alone), (single, far), (double, _) = (
-            timed(how) for how in (None, RayCluster(workers=1), RayCluster(workers=2))
+            timed(sweep, how) for how in (None, RayCluster(workers=1), RayCluster(workers=2))
         )
         print(
             f"  one process {a_cell(one):.3f} s a cell, 1 worker {a_cell(single):.3f}, 2 workers {a_cell(double):.3f}; to the "
@@ -77,4 +79,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

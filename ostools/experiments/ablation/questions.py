@@ -125,14 +125,14 @@ def of_prompt(model: TransformerBridge, known: AnsweredPrompt, *, paired: bool) 
 def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -> tuple[Ids, Ids]:
     """The tokens that are read, and those of the right answer after them."""
     ids, answer = task_prompt.prompt.ids.tolist(), line_ids(model, task_prompt.prompt, answer_text(task_prompt))
-    begun = before_numbers(model, task_prompt) if prefilled else ()
-    if tuple(answer[: len(begun)]) != begun or len(answer) == len(begun):
+    lead = before_numbers(model, task_prompt) if prefilled else ()
+    if tuple(answer[: len(lead)]) != lead or len(answer) == len(lead):
         raise InputError(
             f"{task_prompt.task.name}: expected the answer {task_prompt.key!r} to begin with a token of its own, found that "
             "this tokenizer cuts the line before it otherwise than before other answers; leave prefilled (--prefilled) out"
         )
     Prompt.from_ids(model, [*ids, *answer])  # refused here where it is longer than the context
-    return _tensor(model, [*ids, *begun]), _tensor(model, answer[len(begun) :])
+    return _tensor(model, [*ids, *lead]), _tensor(model, answer[len(lead) :])
 
 
 def _tensor(model: TransformerBridge, ids: Sequence[int]) -> Ids:

@@ -164,11 +164,11 @@ def _encoded_prompt(
         task_prompt = render_prompt(model, tasks.task(task), length, seed=seed, mitigation=mitigation)
         plain = render_prompt(model, tasks.task(task), length, seed=seed).prompt if task_prompt.rewritten else None
         return task_prompt.prompt, item_positions(model, task_prompt), _tokens_differ(task_prompt.prompt, plain)
-    given = text = cast("str | Prompt", prompt)
+    original = text = cast("str | Prompt", prompt)
     if mitigation is not None:
-        text, _ = rewritten("attention", model, given, mitigation, "a task and its length")
+        text, _ = rewritten("attention", model, original, mitigation, "a task and its length")
     encoded = as_prompt(model, text)
-    plain = None if text is given else as_prompt(model, given)
+    plain = None if text is original else as_prompt(model, original)
     return encoded, [None] * len(encoded.ids), _tokens_differ(encoded, plain)
 
 
