@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from ostools.runs import Executor, RayCluster, Sweep, run, sweep_of
+from ostools.sweep import Executor, RayCluster, Sweep, run, sweep_of
 
 
 def sweep_over(models: Sequence[str]) -> Sweep:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # the public names, each imported from its module when it is 
     from ostools import measure as measure
     from ostools import models as models
     from ostools import reporting as reporting
-    from ostools import runs as runs
+    from ostools import sweep as sweep
     from ostools import tasks as tasks
     from ostools import theory as theory
     from ostools.experiments import ablation as ablation
@@ -75,7 +75,7 @@ if TYPE_CHECKING:  # the public names, each imported from its module when it is 
     from ostools.reporting.report.report import report as report
     from ostools.reporting.reproduction.reproduce import reproduce as reproduce
     from ostools.results import load_result as load_result
-    from ostools.runs import corpus as corpus
+    from ostools.sweep import corpus as corpus
 
 
 def _homes() -> dict[str, str]:
@@ -95,7 +95,7 @@ def _measurements() -> dict[str, str]:
 
 _HOME = _homes() | _measurements()
 _BESIDE = ("hooks", "mitigations")
-_ROOMS = ("experiments", "measure", "models", "reporting", "runs", "tasks", "theory")
+_ROOMS = ("experiments", "measure", "models", "reporting", "sweep", "tasks", "theory")
 
 __all__ = sorted(["InputError", *_HOME, *_ROOMS, *_BESIDE])  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -32,7 +32,7 @@ from ostools.reporting.forms import curve, log_rows
 from ostools.reporting.style import axes, draw
 from ostools.reporting.style.notebook import picture_of
 from ostools.results import write_atomically
-from ostools.runs.reading import AskedCell, read
+from ostools.sweep.reading import AskedCell, read
 from ostools.theory.profiles import TestedValue, end_contrasts, ends_over_texts, u_shape
 from ostools.theory.statistics.intervals import FEWEST
 

@@ -41,7 +41,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ostools/theory": ("tests/theory", "tests/measure"),
     "ostools/measure": ("tests/measure", "tests/oracle", "tests/compositions"),
     "ostools/tasks": ("tests/tasks", "tests/mitigations"),
-    "ostools/runs": ("tests/runs",),
+    "ostools/sweep": ("tests/sweep",),
     "hooks": ("tests/hooks", "tests/compositions"),
     "mitigations": ("tests/mitigations",),
 }

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from ostools.results import Provenance
-from ostools.runs import Executor, plan, results, run, sweep_of
-from ostools.runs.executor import CellOutcome, Job, Terms
+from ostools.sweep import Executor, plan, results, run, sweep_of
+from ostools.sweep.executor import CellOutcome, Job, Terms
 
 Value = TypeVar("Value")
 

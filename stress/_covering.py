@@ -15,9 +15,9 @@ from typing import Any
 READERS = ("sweep", "config", "weights", "manifest", "words")
 _COVERED = [
     "yaml",
-    "ostools.runs.sweep_file",
-    "ostools.runs.sweep_file",
-    "ostools.runs.store",
+    "ostools.sweep.sweep_file",
+    "ostools.sweep.sweep_file",
+    "ostools.sweep.store",
     "ostools.models.files.checks",
     "ostools.models.files.shards",
     "ostools.cli",
@@ -31,8 +31,8 @@ def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[by
     from ostools.models.files.config import check_config
     from ostools.models.files.shards import read_shards
     from ostools.models.files.sources import EMBEDDED_DIRECTORY
-    from ostools.runs import read_sweep
-    from ostools.runs.store import MANIFEST, Store
+    from ostools.sweep import read_sweep
+    from ostools.sweep.store import MANIFEST, Store
 
     def written(file: str, content: bytes) -> Path:
         (folder / file).write_bytes(content)

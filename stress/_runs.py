@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
-from ostools.runs import results
+from ostools.sweep import results
 
 _CHANGES: tuple[tuple[Any, str], ...] = (
     (os, "mkdir"),
@@ -76,7 +76,7 @@ def die() -> NoReturn:
 def ready() -> ForkServerContext:
     """Processes that begin with everything imported."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ostools.runs", "ostools.cli.verbs.sweeps", "ostools.models.load"])
+    context.set_forkserver_preload(["ostools.sweep", "ostools.cli.verbs.sweeps", "ostools.models.load"])
     return context
 
 

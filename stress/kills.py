@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from ostools import runs
-from ostools.runs import executor as local
-from ostools.runs import sweep_of
-from ostools.runs.store import Store
+from ostools import sweep
+from ostools.sweep import executor as local
+from ostools.sweep import sweep_of
+from ostools.sweep.store import Store
 from stress._runs import at_change, die, ready, strays, table
 
 CASES = 100
@@ -37,7 +37,7 @@ SWEEP = {
 }
 _PHASES = ("start", "hash", "load", "measure", "store")
 _STEPS: tuple[tuple[Any, str], ...] = (
-    (importlib.import_module("ostools.runs.run"), "checkpoint_hash"),  # its name is the function's, too
+    (importlib.import_module("ostools.sweep.run"), "checkpoint_hash"),  # its name is the function's, too
     (local, "load_model"),
     (local, "measure"),
     (Store, "add"),
@@ -127,7 +127,7 @@ def _child(out: Path, place: int, phase: Any, changes: Any) -> None:
         for index, (owner, name) in enumerate(_STEPS, start=1):
             stack.enter_context(mock.patch.object(owner, name, entered(index, getattr(owner, name))))
         met = stack.enter_context(at_change(place, die))
-        done = runs.run(sweep_of(SWEEP), out)
+        done = sweep.run(sweep_of(SWEEP), out)
         changes.value = len(met)
     if done.failed:
         raise RuntimeError(done.failed[0])

@@ -19,9 +19,9 @@ import torch
 
 from ostools.measure.swept import Cell
 from ostools.models.files.sources import locate
-from ostools.runs import sweep_of
-from ostools.runs.cells import cells_of, checkpoint_hash, code_version
-from ostools.runs.executor import Bench, Terms
+from ostools.sweep import sweep_of
+from ostools.sweep.cells import cells_of, checkpoint_hash, code_version
+from ostools.sweep.executor import Bench, Terms
 from tests.checkpoints import write_checkpoint
 
 CASES = 1000

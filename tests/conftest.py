@@ -26,17 +26,17 @@ settings.register_profile("full", settings.get_profile("project"), max_examples=
 settings.load_profile("project")
 
 LONGEST = (
-    "runs/test_ray.py",
+    "sweep/test_ray.py",
     "test_tutorials.py",
     "measure/test_families.py",
-    "runs/test_run.py",
-    "runs/test_forecast.py",
-    "runs/test_memory.py",
+    "sweep/test_run.py",
+    "sweep/test_forecast.py",
+    "sweep/test_memory.py",
     "test_docs.py",
     "test_reproducible.py",
     "reporting/reproduction/test_reproduce.py",
     "measure/bounds/test_certified.py",
-    "runs/test_faults.py",
+    "sweep/test_faults.py",
 )
 """Files that take minutes, the longest first: the slow tests begin with them, or one worker would end alone with the last."""
 

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 ROOMS = (
     *("ostools", "ostools.models", "ostools.measure", "ostools.tasks", "ostools.experiments", "ostools.theory"),
-    *("ostools.runs", "hooks", "mitigations"),
+    *("ostools.sweep", "hooks", "mitigations"),
 )
 PAGES = sorted(path for path in DOCS.rglob("*.md"))
 RUN = [

@@ -21,7 +21,7 @@ def test_the_pages_say_a_row_a_window_the_interval_over_windows_and_the_collapse
     for name, value in (("PARTS", 3), ("BINS", 6), ("STEP", 4)):
         monkeypatch.setattr(script, name, value)
     monkeypatch.setattr(
-        sys.modules["ostools.runs.corpus.corpus"], "TOKENS_PER_CELL", 32
+        sys.modules["ostools.sweep.corpus.corpus"], "TOKENS_PER_CELL", 32
     )  # a window a cell, as long ones have
     for name, path in (("STORE", "store"), ("PAGE", "page.md"), ("PICTURE", "page.png")):
         monkeypatch.setattr(script, name, tmp_path / path)

@@ -19,7 +19,7 @@ import numpy as np, ostools as ost, pandas as pd, torch
 from beartype.door import is_bearable
 import mitigations as m
 from mitigations import MitigationError
-from ostools import experiments as e, hooks, models, runs, tasks
+from ostools import experiments as e, hooks, models, sweep as sweep_room, tasks
 from ostools.ground.errors import InputError
 from ostools.ground.records import records
 from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
@@ -118,8 +118,8 @@ for name, wrong in WRONG.items():
     said[f"array of streams, {name}"] = outcome(ost.sensitivity, {**SOUND[ost.sensitivity], "layers": wrong})
 # What is no mitigation, no text and no number, where a hint alone does not say what is sound.
 below = sys.argv[1] + "/below"
-sweep = runs.sweep_of({"tasks": "copy-last", "lengths": "3:4", "measurements": "evaluate"})
-run = lambda **given: runs.plan(**{"sweep": sweep, "directory": below} | given)
+sweep = sweep_room.sweep_of({"tasks": "copy-last", "lengths": "3:4", "measurements": "evaluate"})
+run = lambda **given: sweep_room.plan(**{"sweep": sweep, "directory": below} | given)
 CALLS = {
     **{f"{kind.__name__}.text": (lambda wrong, kind=kind: kind(text=wrong)) for kind in (
         m.Separator, m.Hint, m.PositionalHint, m.Numbered)},
@@ -145,14 +145,14 @@ CALLS = {
     "tasks.AppendixTask": lambda wrong: tasks.AppendixTask(wrong),
     "tasks.AppendixTask.hint": lambda wrong: tasks.AppendixTask("copy-last", hint=wrong),
     "tasks.prompts_jsonl": lambda wrong: tasks.prompts_jsonl(wrong if type(wrong) is not list else None),
-    "runs.plan": lambda wrong: run(sweep=wrong),
-    "runs.plan.directory": lambda wrong: run(directory=wrong),
-    "runs.plan.executor": lambda wrong: run(executor=wrong if wrong is not None else 3),
-    "runs.plan.say": lambda wrong: run(say=wrong),
-    "runs.run": lambda wrong: runs.run(wrong, below),
-    "runs.read_sweep": lambda wrong: runs.read_sweep(wrong),
-    "runs.results": lambda wrong: runs.results(wrong),
-    "runs.results.long": lambda wrong: runs.results("x" * 5000),
+    "sweep.plan": lambda wrong: run(sweep=wrong),
+    "sweep.plan.directory": lambda wrong: run(directory=wrong),
+    "sweep.plan.executor": lambda wrong: run(executor=wrong if wrong is not None else 3),
+    "sweep.plan.say": lambda wrong: run(say=wrong),
+    "sweep.run": lambda wrong: sweep_room.run(wrong, below),
+    "sweep.read_sweep": lambda wrong: sweep_room.read_sweep(wrong),
+    "sweep.results": lambda wrong: sweep_room.results(wrong),
+    "sweep.results.long": lambda wrong: sweep_room.results("x" * 5000),
     "hooks.gated.targets": lambda wrong: hooks.gated(model, wrong, torch.ones(1)).__enter__(),
     "hooks.gated.gates": lambda wrong: hooks.gated(model, [], wrong).__enter__(),
     "load_model.device": lambda wrong: ost.load_model(device=wrong),

@@ -13,7 +13,7 @@ MARKER = "<!-- every measurement of this room -->"
 
 
 def reference(room: str) -> str:
-    """Markdown: the measurements of "measure", "experiments" or "runs", by the folder or module in which they stand."""
+    """Markdown: the measurements of "measure", "experiments" or "sweep", by the folder or module in which they stand."""
     targets = [target for target in records() if target.startswith(f"{room}.")]
     return "\n\n".join(
         f"## {folder.replace('_', ' ').capitalize()}\n\n" + "\n".join(line for part in parts for line in _lines(part))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGE = Path(__file__).parents[1]
-_FLOORS = ("measure", "experiments", "runs")
+_FLOORS = ("measure", "experiments", "sweep")
 _DECORATOR = "@measurement("
 
 

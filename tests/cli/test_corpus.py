@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ostools.runs import read_corpus
+from ostools.sweep import read_corpus
 from tests.cli.asking import NOTES, assert_refused
 
 TEXTS = ["the quick brown fox jumps over", "a lazy dog while it rains", "and nobody minds at all", "so"]

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from ostools import runs
+from ostools import sweep
 from ostools.cli import terminal
 from ostools.cli.verbs.sweeps import note
 from ostools.ground.signals import ended_by_signals
@@ -161,9 +161,9 @@ def test_a_reader_that_left_changes_no_exit_code(
     (tmp_path / "sweep.yaml").write_text("tasks: copy-last\n")
     end, begin = os.pipe()
     os.close(end)
-    done = runs.Outcome(measured=1, present=0, failed=failed)
-    monkeypatch.setattr(runs, "run", lambda *_, **__: done)
-    monkeypatch.setattr(runs, "read_sweep", lambda path: None)
+    done = sweep.Outcome(measured=1, present=0, failed=failed)
+    monkeypatch.setattr(sweep, "run", lambda *_, **__: done)
+    monkeypatch.setattr(sweep, "read_sweep", lambda path: None)
     monkeypatch.setattr(cli, "_quieten_libraries", lambda: None)
     monkeypatch.setattr(
         sys, "argv", ["ostools", "sweep", "run", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")]

@@ -66,7 +66,7 @@ def test_the_search_finds(source: str) -> None:
 def test_the_loader_that_we_name_makes_no_objects() -> None:
     import yaml
 
-    from ostools.runs.sweep_file import _Plain
+    from ostools.sweep.sweep_file import _Plain
 
     assert issubclass(_Plain, yaml.SafeLoader)
     assert not issubclass(_Plain, yaml.FullLoader | yaml.Loader | yaml.UnsafeLoader)

@@ -15,7 +15,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.signals import ended_by_signals
 
 if TYPE_CHECKING:
-    from ostools import runs
+    from ostools.sweep import Executor, Outcome, Plan
 
 _CELL_COLUMNS = ["measurement", "task", "model", "dtype", "mitigation", "seed"]
 
@@ -49,20 +49,21 @@ def run(
     """
 
     def work(interrupted: Callable[[], bool]) -> None:
-        from ostools import runs
+        from ostools.sweep import plan, read_sweep
+        from ostools.sweep import run as run_sweep
 
-        plan = runs.read_sweep(sweep)
+        checked_sweep = read_sweep(sweep)
         executor = _executor(workers, ray_address, worker_cpus)
         options: dict[str, Any] = {"executor": executor, "retry_failed": retry_failed, "say": note}
         if dry_run:
-            _show_plan(runs.plan(plan, out, **options))
+            _show_plan(plan(checked_sweep, out, **options))
             return
         if executor is not None:
             place = "Ray on this machine" if ray_address is None else f"the Ray cluster at {ray_address}"
             terminal.note(f"measuring on {place}")
         # Ended by a signal, it drops the cell in the making: its file appears whole or not at all.
         with terminal.progress("measuring cells") as progress:
-            outcome = runs.run(plan, out, **options, progress=progress, interrupted=interrupted)
+            outcome = run_sweep(checked_sweep, out, **options, progress=progress, interrupted=interrupted)
         try:
             _show_outcome(outcome, out)
         except BrokenPipeError:
@@ -80,8 +81,8 @@ def note(text: str) -> None:
         terminal.note(text)
 
 
-def _executor(workers: int | None, ray_address: str | None, worker_cpus: int | None) -> runs.Executor | None:
-    from ostools.runs import RayCluster
+def _executor(workers: int | None, ray_address: str | None, worker_cpus: int | None) -> Executor | None:
+    from ostools.sweep import RayCluster
 
     if workers is None and ray_address is None:
         if worker_cpus is not None:
@@ -90,7 +91,7 @@ def _executor(workers: int | None, ray_address: str | None, worker_cpus: int | N
     return RayCluster(ray_address, workers=workers, cpus=1 if worker_cpus is None else worker_cpus)
 
 
-def _show_outcome(outcome: runs.Outcome, out: Path) -> None:
+def _show_outcome(outcome: Outcome, out: Path) -> None:
     measured, present, failed = outcome.measured, outcome.present, list(outcome.failed)
     if GLOBALS.json:
         terminal.print_json({"measured": measured, "present": present, "failed": failed})
@@ -100,7 +101,7 @@ def _show_outcome(outcome: runs.Outcome, out: Path) -> None:
         terminal.print_text([f"{counts}; ostools sweep results {out}"])
 
 
-def _show_plan(plan: runs.Plan) -> None:
+def _show_plan(plan: Plan) -> None:
     """Print every missing cell with its forecast memory; the title sets the largest beside what is free."""
     names, rows = [*_CELL_COLUMNS, "lengths", "from", "to", "forecast_bytes"], []
     for job in plan.pending:
@@ -134,11 +135,11 @@ def results(directory: Path, *, out: Path | None = None) -> None:
         directory: what --out was of `ostools sweep run`.
         out: all rows, as .parquet, .csv or .json; else what there is of each cell.
     """
-    from ostools import runs
     from ostools.results import TABLES, checked_output, save_table, table_as_json
+    from ostools.sweep import results as sweep_results
 
     target = None if out is None else checked_output(out, TABLES, option="--out")
-    table: Any = runs.results(directory, say=terminal.note)
+    table: Any = sweep_results(directory, say=terminal.note)
     provenance = table.attrs.get("ostools", {})
     if target is not None:
         terminal.tell_written(save_table(table, provenance, target))

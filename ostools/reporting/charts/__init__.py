@@ -63,7 +63,7 @@ def findings_of(result: Result) -> list[str]:
 
 def import_results() -> None:
     """Import every module of ostools that defines a class of results."""
-    for module in ("measure", "experiments", "runs", *(target.partition(":")[0] for target in records())):
+    for module in ("measure", "experiments", "sweep", *(target.partition(":")[0] for target in records())):
         import_module(f"ostools.{module}")
 
 

@@ -14,8 +14,8 @@ from ostools.reporting.charts.tokens import kind_legend
 from ostools.reporting.forms import BAND, bars, curve, log_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
-from ostools.runs import CorpusCollapse
-from ostools.runs.corpus.result import Corpus
+from ostools.sweep import CorpusCollapse
+from ostools.sweep.corpus.result import Corpus
 
 _MARKS = (
     "Line: mean over texts; dark shade: its 95% interval, of three texts and more; pale shade: 10th to 90th percentile; "

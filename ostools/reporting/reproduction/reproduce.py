@@ -26,9 +26,9 @@ from ostools.measure.measurement import measurement
 from ostools.reporting.reproduction.page import command, render_reproduction
 from ostools.reporting.reproduction.stored import Parts
 from ostools.results import Provenance, Result, save_table, write_atomically
-from ostools.runs.cell_file import UNREADABLE
-from ostools.runs.cells import code_version, digest
-from ostools.runs.sweep_file import read_yaml
+from ostools.sweep.cell_file import UNREADABLE
+from ostools.sweep.cells import code_version, digest
+from ostools.sweep.sweep_file import read_yaml
 
 _MEASURING = (
     "experiments/figures",

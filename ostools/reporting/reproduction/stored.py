@@ -18,7 +18,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.files import JSON_LIMIT, TABLE_LIMIT, read_bytes
 from ostools.results import Result, load_result, write_atomically
 from ostools.results.encoding import encoded_fields
-from ostools.runs.cell_file import UNREADABLE, file_hash
+from ostools.sweep.cell_file import UNREADABLE, file_hash
 
 MARK = "reproduction.json"
 LOCK = ".lock"

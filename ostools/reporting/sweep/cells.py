@@ -12,7 +12,7 @@ import numpy as np
 from ostools.ground.errors import InputError
 from ostools.reporting.style.theme import inert
 from ostools.results import Frame, Provenance
-from ostools.runs.reading import MADE_BY, Reading
+from ostools.sweep.reading import MADE_BY, Reading
 
 
 @dataclass(frozen=True)

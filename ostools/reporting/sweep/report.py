@@ -20,7 +20,7 @@ from ostools.reporting.sections.about import again_section, reading_section, ver
 from ostools.reporting.style import theme
 from ostools.reporting.sweep.sections import sections_of
 from ostools.results import checked_output, write_atomically
-from ostools.runs.reading import STATES, AskedCell, Reading, distinct, read
+from ostools.sweep.reading import STATES, AskedCell, Reading, distinct, read
 
 MOST_LISTED = 50
 """The most failures, and missing cells, that are listed."""

@@ -24,9 +24,9 @@ from ostools.reporting.sections.sensitivity import sensitivity_block
 from ostools.reporting.style.theme import KINDS
 from ostools.reporting.sweep.cells import Cells, cells_of, groups, provenance_of, require_finite, sources_of
 from ostools.results import Frame, Provenance, frame_of
-from ostools.runs.cell_file import UNREADABLE
-from ostools.runs.measurements import MEASUREMENTS, Measurement
-from ostools.runs.reading import MADE_BY, Reading, distinct
+from ostools.sweep.cell_file import UNREADABLE
+from ostools.sweep.measurements import MEASUREMENTS, Measurement
+from ostools.sweep.reading import MADE_BY, Reading, distinct
 
 _PROMPT = ("model", "task", "dtype", "mitigation", "seed", "length")
 NOT_MEASURED = (

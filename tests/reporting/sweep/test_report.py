@@ -14,11 +14,11 @@ from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import as_rows
 from ostools.measure.swept import Cell
 from ostools.results import Provenance
-from ostools.runs import run as run_sweep
-from ostools.runs import sweep_of
-from ostools.runs.cell_file import file_of
-from ostools.runs.cells import KeyedCell
-from ostools.runs.store import Store
+from ostools.sweep import run as run_sweep
+from ostools.sweep import sweep_of
+from ostools.sweep.cell_file import file_of
+from ostools.sweep.cells import KeyedCell
+from ostools.sweep.store import Store
 from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse
 
 pytestmark = pytest.mark.slow  # a sweep is measured first
@@ -73,12 +73,12 @@ def test_a_whole_sweep_has_a_section_a_measurement_and_says_that_it_is_complete(
 def test_cells_of_several_options_are_never_pooled(page: str, sweep: Path) -> None:
     rows = tables(page, "Evaluate: every result")
     assert sorted(row[5].split(" of ")[1] for row in rows) == ["2", "2", "4", "4"]
-    assert ost.runs.results(sweep).query("measurement == 'evaluate'")["options"].nunique() == 2
+    assert ost.sweep.results(sweep).query("measurement == 'evaluate'")["options"].nunique() == 2
 
 
 def test_the_figures_are_those_of_the_rows(page: str, sweep: Path) -> None:
     """Under each mitigation, in the order in which they were asked."""
-    table = ost.runs.results(sweep)
+    table = ost.sweep.results(sweep)
     shown = tables(page, "Against the measured norms, copy-last")
     local = [row for row in shown if row[0] == "local"]
     for row, mitigation in zip(local, ("none", "sliding-window:window=4,sinks=1"), strict=True):
@@ -93,7 +93,7 @@ def test_the_figures_are_those_of_the_rows(page: str, sweep: Path) -> None:
 
 
 def test_nothing_is_measured_and_nothing_changed_in_the_directory(sweep: Path, tmp_path: Path, monkeypatch) -> None:
-    for name in ("ostools.models.load_model", "ostools.runs.executor.load_model"):
+    for name in ("ostools.models.load_model", "ostools.sweep.executor.load_model"):
         monkeypatch.setattr(name, lambda *_, **__: pytest.fail("loaded a model"))
     before = {path: path.stat().st_mtime_ns for path in sweep.rglob("*")}
     ost.report(run=sweep, out=tmp_path / "r.html")

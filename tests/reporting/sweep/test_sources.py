@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import ostools.runs
+import ostools.sweep
 from ostools.measure.collapse.result import as_rows
 from ostools.measure.swept import Cell
 from ostools.reporting.sweep.sections import LOOKS, section_of
 from ostools.results import Provenance
-from ostools.runs.cell_file import file_of
-from ostools.runs.cells import KeyedCell
-from ostools.runs.measurements import MEASUREMENTS
-from ostools.runs.reading import Reading, read
-from ostools.runs.store import Store
+from ostools.sweep.cell_file import file_of
+from ostools.sweep.cells import KeyedCell
+from ostools.sweep.measurements import MEASUREMENTS
+from ostools.sweep.reading import Reading, read
+from ostools.sweep.store import Store
 from tests.reporting.made import made_collapse, made_paths, made_sensitivity
 
 ROUTE = {"route": "prefix", "route_reason": "x"}

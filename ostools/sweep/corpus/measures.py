@@ -30,7 +30,7 @@ from ostools.measure.passes.precisions import checked_precisions
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Frame
-from ostools.runs.corpus.texts import Window
+from ostools.sweep.corpus.texts import Window
 from ostools.tasks.repeats import RepeatedIds
 
 PROFILES, PAIRS = MEASURES = ("sensitivity", "collapse")

@@ -28,13 +28,13 @@ from ostools.measure.unloaded import Unloaded
 from ostools.models import context_length, describe
 from ostools.models.tokens import tokenizer_of
 from ostools.results import Provenance
-from ostools.runs.cells import KeyedCell, code_version, digest, sources
-from ostools.runs.corpus.measures import PAIRS, Measure
-from ostools.runs.corpus.result import KIND, Corpus, CorpusCollapse, read_corpus
-from ostools.runs.corpus.texts import Window, draw, read_texts, texts_hash
-from ostools.runs.executor import CellOutcome, Executor, Job, Terms
-from ostools.runs.run import measure_missing, plan_of
-from ostools.runs.store import Store
+from ostools.sweep.cells import KeyedCell, code_version, digest, sources
+from ostools.sweep.corpus.measures import PAIRS, Measure
+from ostools.sweep.corpus.result import KIND, Corpus, CorpusCollapse, read_corpus
+from ostools.sweep.corpus.texts import Window, draw, read_texts, texts_hash
+from ostools.sweep.executor import CellOutcome, Executor, Job, Terms
+from ostools.sweep.run import measure_missing, plan_of
+from ostools.sweep.store import Store
 
 TOKENS_PER_CELL = 1024
 """Tokens of the windows of one cell. An interrupt loses at most one cell."""
@@ -49,7 +49,7 @@ _MOST_SEED = 2**31 - 1
     ),
     renamed={"out": "cells"},
     lines_of=("measure.jacobian.sensitivity:sensitivity",),
-    memory="runs.corpus.corpus:corpus_memory",
+    memory="sweep.corpus.corpus:corpus_memory",
 )
 def corpus(
     model: TransformerBridge,
@@ -84,7 +84,7 @@ def corpus(
         mitigation: of the forward pass. It has to change a logit of every window; where cells are
             stored, its name with options ("sliding-window:window=16") has to make it again.
         out: a directory that keeps every cell (some 1,024 tokens). The same call resumes, and
-            `runs.read_corpus` reads it without the model. A directory holds one corpus.
+            `sweep.read_corpus` reads it without the model. A directory holds one corpus.
 
     Raises `InputError` for texts that cannot be read or are all too short, for `out` while edits are active (a stored cell
     would not know of them), and for what the measurement refuses. Cells measured before stay.
@@ -171,7 +171,7 @@ class _Windows(Executor):
 def _batches(windows: _Windows, window_sets: Sequence[Sequence[Window]]) -> Iterator[_Batch]:
     """The cells: windows of one length, as many as `TOKENS_PER_CELL` tokens hold, each under a key of all that
     defines its rows."""
-    number, code, provenance, mitigation = 0, code_version("runs/corpus"), windows.provenance, windows.what.mitigation
+    number, code, provenance, mitigation = 0, code_version("sweep/corpus"), windows.provenance, windows.what.mitigation
     label, source_hashes = mitigations.label(mitigation), sources(list(mitigations.parts(mitigation)))
     name, dtype, question = str(provenance.model["name"]), str(provenance.model["dtype"]), provenance.parameters
     key = {"code": code, "device": windows.device(), **source_hashes}
@@ -200,7 +200,7 @@ def _measured(
                 f"{directory}: expected a new directory or that of this corpus, found another corpus or sweep: give "
                 "another directory, or ask the same of the same texts and model"
             )
-        terms = Terms(windows.device(), {keyed_cells[0].cell.model: ""}, code_version("runs/corpus"))
+        terms = Terms(windows.device(), {keyed_cells[0].cell.model: ""}, code_version("sweep/corpus"))
         measure_missing(store, plan_of(store, keyed_cells, terms), windows, progress=progress)
     return read_corpus(directory)
 

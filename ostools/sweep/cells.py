@@ -25,11 +25,11 @@ from ostools import tasks
 from ostools.measure.swept import Cell
 from ostools.models.files.checks import TEMPLATES
 from ostools.models.files.sources import Source
-from ostools.runs.measurements import MEASUREMENTS
-from ostools.runs.sweep_file import Sweep, form_of
+from ostools.sweep.measurements import MEASUREMENTS
+from ostools.sweep.sweep_file import Sweep, form_of
 from ostools.tasks import CollapseTask, Task
 
-_DEFINING = ("ground", "theory", "models", "tasks", "measure", "results", "runs/measurements.py")
+_DEFINING = ("ground", "theory", "models", "tasks", "measure", "results", "sweep/measurements.py")
 """The parts of ostools that decide a number. They hold forecasts too, in the same files. Reporting, the command line and
 experiments do not decide a number."""
 _VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn", "statsmodels")

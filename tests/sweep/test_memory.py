@@ -20,10 +20,10 @@ import ostools as ost
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.out_of_memory import is_out_of_memory, smaller_chunks
 from ostools.measure.passes import last_tokens
-from ostools.runs import results, run, sweep_of
-from ostools.runs.cells import cells_of
-from ostools.runs.measurements import measure
-from ostools.runs.store import Store
+from ostools.sweep import results, run, sweep_of
+from ostools.sweep.cells import cells_of
+from ostools.sweep.measurements import measure
+from ostools.sweep.store import Store
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
 pytestmark = pytest.mark.slow  # peaks, in processes of their own and under limits
@@ -131,7 +131,7 @@ LIMITED = """
 import json, resource, sys, psutil, torch
 torch.set_num_threads(1)
 from ostools.cli import main
-from ostools.runs import run, sweep_of
+from ostools.sweep import run, sweep_of
 first, second, folder, file = json.loads(sys.argv[1])
 run(sweep_of({**first, "models": "embedded", "lengths": [2]}), folder + "/warm")
 run(sweep_of(first), folder + "/whole")

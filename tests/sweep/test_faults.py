@@ -19,8 +19,8 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.measure.swept import Cell
 from ostools.results import Provenance
-from ostools.runs import Sweep, executor, results, run, store, sweep_of
-from ostools.runs.executor import Bench, CellOutcome, Executor, Job, Terms
+from ostools.sweep import Sweep, executor, results, run, store, sweep_of
+from ostools.sweep.executor import Bench, CellOutcome, Executor, Job, Terms
 from stress import kills
 from stress._runs import at_change, die, ready, strays
 from tests.sets import quick as quick_set
@@ -256,7 +256,7 @@ def test_cells_of_other_code_are_said_to_leave_the_table_and_stay(
     quick(tmp_path / "out")
     said: list[str] = []
     with monkeypatch.context() as patched:
-        patched.setattr("ostools.runs.cells.code_version", lambda: "other")
+        patched.setattr("ostools.sweep.cells.code_version", lambda: "other")
         assert quick(tmp_path / "out", say=said.append).measured == 3
         assert len(table(tmp_path / "out")) == 6
     assert said == [

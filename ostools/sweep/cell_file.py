@@ -15,7 +15,7 @@ import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 
 from ostools.results import Frame, Provenance
-from ostools.runs.cells import KeyedCell
+from ostools.sweep.cells import KeyedCell
 
 UNREADABLE = (
     OSError,

@@ -13,11 +13,11 @@ from ostools.ground.progress import Progress, tell
 from ostools.measure.swept import Rows
 from ostools.measure.unloaded import Forecast
 from ostools.models.files.sources import Source, locate
-from ostools.runs.cell_file import file_of
-from ostools.runs.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
-from ostools.runs.executor import Executor, Job, Terms, ThisProcess, forecast
-from ostools.runs.store import Failure, Store
-from ostools.runs.sweep_file import Sweep
+from ostools.sweep.cell_file import file_of
+from ostools.sweep.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
+from ostools.sweep.executor import Executor, Job, Terms, ThisProcess, forecast
+from ostools.sweep.store import Failure, Store
+from ostools.sweep.sweep_file import Sweep
 
 
 @dataclass(frozen=True)

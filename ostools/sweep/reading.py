@@ -22,9 +22,9 @@ from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.files import TABLE_LIMIT, checked_path, read_bytes
 from ostools.results import Frame
-from ostools.runs.cell_file import MADE_BY, PLACE, UNREADABLE, CellFile, why_broken
-from ostools.runs.cells import KeyedCell
-from ostools.runs.store import MANIFEST, Failure, Store
+from ostools.sweep.cell_file import MADE_BY, PLACE, UNREADABLE, CellFile, why_broken
+from ostools.sweep.cells import KeyedCell
+from ostools.sweep.store import MANIFEST, Failure, Store
 
 _CELL = ("model", "task", "dtype", "mitigation", "seed", "measurement", "options")
 STATES = ("measured", "failed", "missing")

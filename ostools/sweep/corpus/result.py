@@ -18,8 +18,8 @@ from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
-from ostools.runs.corpus.measures import PAIRS
-from ostools.runs.reading import read
+from ostools.sweep.corpus.measures import PAIRS
+from ostools.sweep.reading import read
 from ostools.theory import profiles
 from ostools.theory.profiles import BINS, effective_tokens
 from ostools.theory.statistics.intervals import FEWEST, wilson

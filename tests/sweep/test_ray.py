@@ -22,10 +22,10 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.measure.swept import Cell
 from ostools.measure.unloaded import Forecast
-from ostools.runs import RayCluster, plan, ray_cluster, read_sweep, results, run, sweep_of
-from ostools.runs.executor import Terms
-from ostools.runs.ray_cluster import Worker
-from tests.runs.test_run import CELLS, asked, table
+from ostools.sweep import RayCluster, plan, ray_cluster, read_sweep, results, run, sweep_of
+from ostools.sweep.executor import Terms
+from ostools.sweep.ray_cluster import Worker
+from tests.sweep.test_run import CELLS, asked, table
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 # Ray leaves sockets and processes to the garbage collector.
@@ -76,7 +76,7 @@ class Lethal(Mitigation):
     def hooks(self, model):
         os._exit(3)  # as the kernel ends a process that takes too much memory
 """
-PLANNING = importlib.import_module("ostools.runs.run")  # the module: the package has a function of that name
+PLANNING = importlib.import_module("ostools.sweep.run")  # the module: the package has a function of that name
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
 
@@ -166,7 +166,7 @@ def test_a_model_on_several_devices_takes_all_gpus_of_a_node(
 def test_a_cell_that_ends_its_worker_is_recorded_and_the_others_go_on(
     cluster: Any, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ostools.runs.ray_cluster.RETRIES", 1)
+    monkeypatch.setattr("ostools.sweep.ray_cluster.RETRIES", 1)
     sweep = sweep_of(asked(written, **{**FEW, "mitigations": ["lethal", "none"]}, dtypes="float32", lengths=[3]))
     done = run(sweep, tmp_path / "out", executor=RayCluster(address(cluster)))
     assert done.measured == 1

@@ -21,11 +21,11 @@ from ostools.ground.errors import InputError
 from ostools.measure.swept import Cell
 from ostools.reporting.report.report import report
 from ostools.results import Provenance
-from ostools.runs import results
-from ostools.runs.cell_file import file_hash, file_of
-from ostools.runs.cells import KeyedCell
-from ostools.runs.reading import read
-from ostools.runs.store import Store
+from ostools.sweep import results
+from ostools.sweep.cell_file import file_hash, file_of
+from ostools.sweep.cells import KeyedCell
+from ostools.sweep.reading import read
+from ostools.sweep.store import Store
 
 GIVEN = Provenance({"name": "made", "weight_hash": "ab"}, {}, None, {"torch": "1"})
 

@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.runs import plan, results, run, sweep_of
-from ostools.runs.executor import ThisProcess
-from ostools.runs.reading import read
-from ostools.runs.store import Store
+from ostools.sweep import plan, results, run, sweep_of
+from ostools.sweep.executor import ThisProcess
+from ostools.sweep.reading import read
+from ostools.sweep.store import Store
 
 SHORT = {"name": "evaluate", "max_new_tokens": 6}
 """A random model writes on to the end."""
@@ -76,7 +76,7 @@ def test_the_numbers_are_those_of_the_measurements_themselves(whole: Path, writt
 
 
 def test_the_same_command_computes_nothing_twice(whole: Path, written: Path, no_model: None, monkeypatch) -> None:
-    monkeypatch.setattr("ostools.runs.executor.load_model", lambda *_, **__: pytest.fail("loaded a model"))
+    monkeypatch.setattr("ostools.sweep.executor.load_model", lambda *_, **__: pytest.fail("loaded a model"))
     before = {path: path.stat().st_mtime_ns for path in (whole / "cells").iterdir()}
     done = run(sweep_of(asked(written)), whole)
     assert (done.measured, done.present) == (0, CELLS)
@@ -157,7 +157,7 @@ def test_what_a_plugin_imports_from_its_own_package_is_in_the_key(
 ) -> None:
     import importlib
 
-    from ostools.runs.cells import _plugin_source
+    from ostools.sweep.cells import _plugin_source
 
     package = tmp_path / "plugged_in"
     (package / "inner" / "__pycache__").mkdir(parents=True)
@@ -311,7 +311,7 @@ def test_probes_and_readings_are_those_of_the_measurement(written: Path, tmp_pat
     """Read back from a row a prompt, intervals and steps among them, in two dtypes at once."""
     import ostools as ost
     from ostools.reporting.sweep.report import sweep_report
-    from ostools.runs.measurements import MEASUREMENTS
+    from ostools.sweep.measurements import MEASUREMENTS
 
     probed = {"name": "probe", "sequences": 12}
     both = {**STAGES, "lengths": "1:5", "dtypes": ["float32", "bfloat16"], "seeds": 1}

@@ -15,10 +15,10 @@ from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded, _stamp, _wei
 from ostools.models import load_model
 from ostools.models.files.sources import EMBEDDED_DIRECTORY, locate
 from ostools.models.shape import Shape
-from ostools.runs import plan, sweep_of
-from ostools.runs.cells import cells_of
-from ostools.runs.executor import forecast
-from ostools.runs.measurements import measure
+from ostools.sweep import plan, sweep_of
+from ostools.sweep.cells import cells_of
+from ostools.sweep.executor import forecast
+from ostools.sweep.measurements import measure
 from tests.checkpoints import TEXT_FAMILIES, Family, write_checkpoint
 
 SMALL: dict[str, Any] = {"tasks": "count-ones", "lengths": [4, 9, 30], "device": "cpu"}
@@ -85,10 +85,10 @@ def test_longer_prompts_hold_more(kind: str) -> None:
 PEAK = """
 import json, sys, torch
 torch.set_num_threads(1)
-from ostools.runs import sweep_of
-from ostools.runs.cells import cells_of, checkpoint_hash, code_version
-from ostools.runs.executor import Terms
-from ostools.runs.executor import Bench
+from ostools.sweep import sweep_of
+from ostools.sweep.cells import cells_of, checkpoint_hash, code_version
+from ostools.sweep.executor import Terms
+from ostools.sweep.executor import Bench
 from ostools.models.files.sources import locate
 (cell,) = cells_of(sweep_of(json.loads(sys.argv[1])))
 found = Bench(Terms("cpu", {cell.model: checkpoint_hash(locate(cell.model, None))}, code_version())).measure(cell)

@@ -25,8 +25,8 @@ import torch
 
 from ostools.ground.errors import InputError, in_words, short_repr
 from ostools.models.load import resolve_device
-from ostools.runs.cells import KeyedCell, to_load
-from ostools.runs.executor import Bench, CellOutcome, Executor, Job, Rows, Terms
+from ostools.sweep.cells import KeyedCell, to_load
+from ostools.sweep.executor import Bench, CellOutcome, Executor, Job, Rows, Terms
 
 AUTO = "auto"
 RETRIES = 2

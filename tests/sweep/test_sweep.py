@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mitigations import MitigationError
 from ostools.ground.errors import InputError
-from ostools.runs import Sweep, read_sweep, sweep_of
-from ostools.runs.cells import base_key, cells_of, to_load
+from ostools.sweep import Sweep, read_sweep, sweep_of
+from ostools.sweep.cells import base_key, cells_of, to_load
 
 SMALL = {"tasks": "copy-last", "lengths": "4:6", "measurements": "evaluate"}
 

@@ -31,9 +31,9 @@ from ostools.models import load_model
 from ostools.models.files.sources import Source, locate
 from ostools.models.load import resolve_device
 from ostools.models.shape import enough_threads
-from ostools.runs.cells import KeyedCell, base_key, checkpoint_hash, code_version, to_load
-from ostools.runs.measurements import MEASUREMENTS, measure
-from ostools.runs.sweep_file import form_of
+from ostools.sweep.cells import KeyedCell, base_key, checkpoint_hash, code_version, to_load
+from ostools.sweep.measurements import MEASUREMENTS, measure
+from ostools.sweep.sweep_file import form_of
 from ostools.theory.distances import dtype_named
 
 

@@ -23,7 +23,7 @@ from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import parse_lengths
 from ostools.measure.passes.precisions import PRECISIONS
 from ostools.models.files.offload import NAMED_MAPS
-from ostools.runs.measurements import MEASUREMENTS, Names, Options, Strict, listed
+from ostools.sweep.measurements import MEASUREMENTS, Names, Options, Strict, listed
 from ostools.tasks import CollapseTask, Task
 
 MOST_CELLS = 100_000

@@ -23,8 +23,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.files import TABLE_LIMIT, read_bytes
 from ostools.measure.swept import Cell
 from ostools.results import write_atomically
-from ostools.runs.cell_file import UNREADABLE, CellFile, file_hash, why_broken
-from ostools.runs.cells import KeyedCell
+from ostools.sweep.cell_file import UNREADABLE, CellFile, file_hash, why_broken
+from ostools.sweep.cells import KeyedCell
 
 MANIFEST = "sweep.json"
 LOCK = ".lock"

@@ -15,9 +15,9 @@ import mitigations
 from ostools.ground.records import records
 from ostools.models.files.sources import locate
 from ostools.reporting.reproduction.reproduce import _MEASURING
-from ostools.runs import cells, run, sweep_of
+from ostools.sweep import cells, run, sweep_of
 from scripts import house
-from tests.runs.test_faults import SWEEP, Quick
+from tests.sweep.test_faults import SWEEP, Quick
 
 ROOT = Path(house.ROOT)
 
@@ -31,10 +31,10 @@ def defining() -> set[Path]:
     found = house.imports(files)
     seen: set[str] = set()
     swept = [record.sweep.partition(":")[0] for record in records().values() if record.sweep]
-    wanted = ["ostools.runs.measurements", *(f"ostools.{module}" for module in swept)]
+    wanted = ["ostools.sweep.measurements", *(f"ostools.{module}" for module in swept)]
     while wanted:
         name = wanted.pop()
-        if name in seen or name in ("ostools", "ostools.runs"):
+        if name in seen or name in ("ostools", "ostools.sweep"):
             continue
         seen.add(name)
         parts = name.split(".")
@@ -50,7 +50,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "embedded"))
     for package in (hooks, mitigations):
         monkeypatch.setattr(package, "__file__", str(tmp_path / package.__name__ / "__init__.py"))
-    monkeypatch.setattr(cells, "__file__", str(tmp_path / "ostools" / "runs" / "cells.py"))
+    monkeypatch.setattr(cells, "__file__", str(tmp_path / "ostools" / "sweep" / "cells.py"))
     return tmp_path
 
 
@@ -89,7 +89,7 @@ def test_a_module_that_is_added_or_moved_changes_the_key(copied: Path) -> None:
     assert len(set(found)) == 3
 
 
-@pytest.mark.parametrize("room", [*_MEASURING, "runs/corpus"])
+@pytest.mark.parametrize("room", [*_MEASURING, "sweep/corpus"])
 def test_a_change_of_what_decides_a_stored_part_or_a_corpus_changes_its_key(copied: Path, room: str) -> None:
     """A room is a folder or one file; one that is not there is refused, as its key would never change."""
     fresh = cells.code_version.__wrapped__

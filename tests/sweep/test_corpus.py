@@ -19,15 +19,15 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.verdicts import is_hidden
 from ostools.models.tokens import tokenizer_of
-from ostools.runs import read_corpus
-from ostools.runs.corpus.measures import PAIRS, Measure
-from ostools.runs.corpus.texts import draw, read_texts, texts_hash
-from ostools.runs.store import Store
+from ostools.sweep import read_corpus
+from ostools.sweep.corpus.measures import PAIRS, Measure
+from ostools.sweep.corpus.texts import draw, read_texts, texts_hash
+from ostools.sweep.store import Store
 from ostools.theory.profiles import binned, shares
 from ostools.theory.statistics.intervals import wilson
 from tests.checkpoints import make_tokenizer, tiny_model
 
-MODULE = importlib.import_module("ostools.runs.corpus.corpus")  # `runs.corpus` is the function
+MODULE = importlib.import_module("ostools.sweep.corpus.corpus")  # `sweep.corpus` is the function
 measured_corpus: Any = ost.corpus
 """Its type is of both results: each test knows which one it asked for."""
 SHORT: dict[str, Any] = {"lengths": [8], "progress": False}
