@@ -15,7 +15,6 @@ import ostools as ost
 from ostools.measure.jacobian.hops import ALL, MORE
 from ostools.measure.passes.contexts import run_from, true_arithmetic
 from tests.checkpoints import tiny_model
-from tests.sets import quick
 
 IDS = [2, 40, 50, 61, 50]
 
@@ -43,9 +42,7 @@ def _rows(outputs: torch.Tensor, stream: torch.Tensor) -> torch.Tensor:
     return torch.stack(gradients)
 
 
-@pytest.mark.parametrize(
-    "family", quick(["llama", "gemma3", "neox", "olmo2", "qwen3", "gpt2"], "llama", "gemma3", "neox")
-)
+@pytest.mark.parametrize("family", ["llama", "gemma3", "neox", "olmo2", "qwen3", "gpt2"])
 def test_the_parts_are_the_products_of_diagonals_and_off_diagonals(family: str) -> None:
     """Every way to take the diagonal or the off-diagonal part of each block, summed by how often it is the latter."""
     model = tiny_model(family, dtype=torch.float64)
@@ -115,14 +112,12 @@ def test_settings_that_cannot_be_used_are_refused(options: dict[str, Any], words
         ost.hops(tiny_model("llama"), "1 1", **options)
 
 
-def test_tokens_outside_of_every_window_are_left_out_of_shares_and_drawn_as_nothing() -> None:
+def test_tokens_outside_of_every_window_are_left_out_of_shares() -> None:
     model = tiny_model("llama")
-    prompt = ost.Prompt.from_ids(model, [2, 40, 50, 61, 50, 44, 41])
+    prompt = ost.Prompt.from_ids(model, [*IDS, 44, 41])
     with hooks.mask_scores(model, lambda query, key: query - key < 2):
         result = ost.hops(model, prompt, most=2)
-    layers = int(model.cfg.n_layers)
-    assert sorted(set(result.reached["position"])) == list(range(6 - layers, 7))
+    assert sorted(set(result.reached["position"])) == list(range(6 - int(model.cfg.n_layers), 7))
     summary: Any = result.summary
     assert summary["share"].notna().all()
     assert "4 others" in result.findings()[0]
-    result.plot().to_dict()

@@ -1,28 +1,36 @@
-"""The network linearised once against autograd: every family, linearisation, known edit; and its own adjoint."""
+"""The network linearised once against autograd: every family, linearisation and known edit, of whole patterns and in strips."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+import ostools as ost
+from hooks import strips as attention_in_strips
 from ostools.ground.errors import InputError
 from ostools.measure.formulas import forward
-from ostools.measure.formulas.scores import strip_bounds, whole_strips
+from ostools.measure.formulas.scores import strip_bounds
 from ostools.measure.jacobian import linearised
 from ostools.measure.jacobian.linearised import Linearised
-from ostools.measure.jacobian.sensitivity import LINEARISATIONS
+from ostools.measure.jacobian.routes import LINEARISATIONS
+from ostools.measure.passes import contexts
 from ostools.measure.passes.contexts import true_arithmetic
-from ostools.models import view_in
+from ostools.models import Prompt, view_in
 from ostools.models.precision import casting
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model
 from tests.families import EXPERTS, OTHERS
 from tests.measure.jacobian.dense import assert_close, by_autograd, by_formulas
 from tests.sets import quick
 
-IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])
+IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71, 9, 33, 41])  # 11: a prime
+QUERIES = 4  # a strip
 
-every_family = pytest.mark.parametrize("family", TEXT_FAMILIES)
+
+def in_strips(model: TransformerBridge, ids: torch.Tensor, linearisation: str, size: int = QUERIES) -> torch.Tensor:
+    with hooks.in_strips(model, size), true_arithmetic(model):
+        return by_formulas(model, ids, linearisation, chunk=7)
 
 
 @pytest.mark.parametrize("family", [*TEXT_FAMILIES, *(family for family in OTHERS if family not in EXPERTS)])
@@ -30,7 +38,10 @@ def test_every_row_of_every_linearisation_is_autograds(family: str) -> None:
     """The quick law of each family: all that the formulas know of its blocks is in it."""
     model = tiny_model(family, seed=3, dtype=torch.float64, n_layers=3)
     for linearisation in LINEARISATIONS:
-        assert_close(by_formulas(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-12)
+        expected = by_autograd(model, IDS, linearisation)
+        assert_close(by_formulas(model, IDS, linearisation), expected, 1e-12)
+        if family in TEXT_FAMILIES:
+            assert_close(in_strips(model, IDS, linearisation), expected, 1e-9)
 
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)
@@ -45,23 +56,21 @@ def test_every_row_of_several_strips_is_autograds(family: Family, linearisation:
     assert_close(by_formulas(model, ids, linearisation), by_autograd(model, ids, linearisation), 1e-9)
 
 
-@pytest.mark.parametrize(("queries", "window"), [(33, 33), (70, 5), (150, 40), (200, 200)])
-def test_strips_are_the_pattern_and_cover_it(queries: int, window: int) -> None:
-    back = torch.arange(queries)[:, None] - torch.arange(queries)
-    scores = torch.randn(2, queries, queries, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    pattern = scores.masked_fill((back < 0) | (back >= window), -torch.inf).softmax(-1)
-    slope = torch.rand_like(pattern)
-    found, answers = torch.zeros(2, 2, queries, queries, dtype=torch.float64)
-    strips = whole_strips(pattern, slope)
-    for strip in strips:
-        found[:, strip.queries, strip.keys] += strip.pattern
-        assert strip.answer is not None
-        answers[:, strip.queries, strip.keys] += strip.answer
-    assert torch.equal(found, pattern)
-    assert torch.equal(answers, pattern * slope)
-    assert [strip.queries.stop for strip in strips][-1] == queries
-    if window < queries // 2:  # what no query of a strip sees is not in it
-        assert strips[-1].keys.start > 0
+EDITS = {
+    "window": lambda model: hooks.mask_scores(model, lambda query, key: query - key < 3),
+    "sink": lambda model: hooks.mask_scores(model, lambda query, key: (key == 0) | (query - key < 2)),
+    "log n": lambda model: hooks.scale_scores(model, lambda query: (query + 2.0).log()),
+    "shared edge": lambda model: hooks.ablate_edges(model, [(0, 1, 7, 4), (1, 0, 10, 0)], method="renormalise"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("family", quick(["gemma2", "gemma3", "gpt2"], "gemma2"))
+def test_edits_are_in_the_derivative_of_strips(edit: str, family: Family) -> None:
+    model = tiny_model(family, seed=6, dtype=torch.float64)
+    with EDITS[edit](model):
+        for linearisation in ("full", "frozen"):
+            assert_close(in_strips(model, IDS, linearisation), by_autograd(model, IDS, linearisation), 1e-9)
 
 
 @pytest.mark.parametrize("family", ["bloom", "granite", "qwen3"])
@@ -72,19 +81,27 @@ def test_a_temperature_is_in_the_derivative_whatever_makes_the_scores(family: st
         assert_close(by_formulas(model, IDS, "full"), by_autograd(model, IDS, "full"), 1e-11)
 
 
+@pytest.mark.parametrize("size", [1, 10])
+def test_strips_of_any_size_and_a_prompt_of_one_token(size: int) -> None:
+    model = tiny_model("gemma2", seed=5, scale=4.0, dtype=torch.float64)
+    for ids in (IDS, IDS[:1]):
+        assert_close(in_strips(model, ids, "full", size), by_autograd(model, ids, "full"), 1e-8)
+
+
 def test_a_replaced_pattern_has_a_frozen_derivative_only() -> None:
     model = tiny_model("llama", dtype=torch.float64)
-    uniform = torch.tril(torch.ones(8, 8, dtype=torch.float64))
-    uniform = (uniform / uniform.sum(-1, keepdim=True)).expand(1, 4, 8, 8)
+    uniform = torch.tril(torch.ones(len(IDS), len(IDS), dtype=torch.float64))
+    uniform = (uniform / uniform.sum(-1, keepdim=True)).expand(1, 4, -1, -1)
+    refused = pytest.raises(
+        InputError, match=r"which the active edit 'replace_pattern' at blocks\.0\.attn\.hook_pattern"
+    )
     with hooks.replace_pattern(model, uniform):
         assert_close(by_formulas(model, IDS, "frozen"), by_autograd(model, IDS, "frozen"), 1e-9)
-        with pytest.raises(
-            InputError, match=r"which the active edit 'replace_pattern' at blocks\.0\.attn\.hook_pattern replaces"
-        ):
+        with refused:
             Linearised(model, IDS, "full")
 
 
-@every_family
+@pytest.mark.parametrize("family", TEXT_FAMILIES)
 def test_every_layer_from_the_same_pass(family: Family) -> None:
     """d y_n / d v_i^(l) by autograd at each captured residual stream."""
     model = tiny_model(family, seed=9, dtype=torch.float64, n_layers=3)
@@ -95,29 +112,73 @@ def test_every_layer_from_the_same_pass(family: Family) -> None:
             model(embedded, start_at_layer=0)
         streams = [*record["residual_pre"].values(), record["residual_post"][2]]
         expected = torch.autograd.grad(record["final_norm"][0, -1] @ w, streams)
-    found = Linearised(model, IDS, "full", range(4)).pull(w[None])[0]
-    torch.testing.assert_close(found, torch.cat([gradient[0] for gradient in expected]), rtol=1e-8, atol=1e-11)
+    rows = Linearised(model, IDS, "full", range(4)).pull(w[None])[0]
+    torch.testing.assert_close(rows, torch.cat([gradient[0] for gradient in expected]), rtol=1e-8, atol=1e-11)
 
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)
-@pytest.mark.parametrize("linearisation", quick(["full", "frozen"], "full"))
-def test_blocks_read_again_give_the_same_bits(
-    family: Family, linearisation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_read_again_give_the_same_bits(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks kept or read at every use, the sites kept or run again, and weights cast where they are read."""
     half = tiny_model(family, seed=3, dtype=torch.bfloat16, n_layers=3)
     wide, model = view_in(half, torch.float32), tiny_model(family, seed=3, n_layers=3, fresh=True)
     for mine, given in zip(model.parameters(), half.parameters(), strict=True):
         mine.data.copy_(given.data)
     eye = torch.eye(int(model.cfg.d_model))
-    kept = Linearised(model, IDS, linearisation, (0, 1, 3), chunk=5)
-    expected = kept.pull(eye)
+    expected = Linearised(model, IDS, "full", (0, 1, 3), chunk=5).pull(eye)
     monkeypatch.setattr(linearised, "KEPT_BYTES", 0)
     monkeypatch.setattr(casting, "SMALL_WEIGHT", 0)
     for case in (model, wide, view_in(half, torch.float32)):
-        again = Linearised(case, IDS, linearisation, (0, 1, 3), chunk=5)
+        again = Linearised(case, IDS, "full", (0, 1, 3), chunk=5)
         assert not again._kept
         assert torch.equal(again.pull(eye), expected)
     monkeypatch.setattr(forward, "KEPT_BYTES", 0)
-    again = Linearised(model, IDS, linearisation, (0, 1, 3), chunk=5)
+    again = Linearised(model, IDS, "full", (0, 1, 3), chunk=5)
     assert_close(again.pull(eye), expected, 1e-6)  # a block that runs alone may round otherwise
+
+
+def test_a_long_prompt_is_measured_and_certified_in_strips_as_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gemma3", seed=1, dtype=torch.float64)
+    prompt = Prompt.from_ids(model, IDS)
+    short = ost.sensitivity(model, prompt, linearisations=LINEARISATIONS, layers=(0, 1)).frame
+    monkeypatch.setattr(contexts, "WHOLE_PATTERN_BYTES", 0)
+    monkeypatch.setattr(contexts, "STRIP", QUERIES * 4 * len(IDS) * 8)
+    long = ost.sensitivity(model, prompt, linearisations=LINEARISATIONS, layers=(0, 1))
+    for name in ("operator_norm", "frobenius_norm"):
+        assert_close(torch.tensor(long.frame[name]), torch.tensor(short[name]), 1e-8)
+    for run in long.provenance.parameters["runs"].values():
+        assert run["route"] == "analytic"
+        assert run["certificate"]["error"] < 5e-3
+    allowed = torch.ones(len(IDS), len(IDS), dtype=torch.bool)
+    with pytest.raises(hooks.HookError, match="a rule of positions"), hooks.mask_scores(model, allowed):
+        ost.sensitivity(model, prompt)
+    with hooks.mask_scores(model, lambda query, key: allowed[query, key]):
+        ost.sensitivity(model, prompt)
+
+
+@pytest.mark.parametrize(
+    ("point", "words"), [("hook_attn_scores", "the scores of attention"), ("hook_pattern", "not the softmax")]
+)
+def test_every_strip_is_checked(point: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One number of the last strip but one off, and the block is refused."""
+    model = tiny_model("gemma", dtype=torch.float32)
+
+    def spoilt(tensor: torch.Tensor, hook: object) -> torch.Tensor | None:
+        if tensor.shape[-1] != 2 * QUERIES:
+            return None
+        out = tensor.clone()
+        out[0, 1, -1, 2] += 0.1
+        return out
+
+    # Nobody may edit a strip by a hook of his own: this one stands for an attention that computes something else.
+    monkeypatch.setattr(attention_in_strips, "_require_stripwise", lambda point: None)
+    place = getattr(model.blocks[0].attn, point)
+    with hooks.in_strips(model, QUERIES):
+        block = forward.forward(model, IDS).block(0, torch.float32)
+        block.check()
+        block.check_scores()
+        place.add_hook(spoilt)
+        try:
+            with pytest.raises(InputError, match=words):
+                block.check_scores()
+        finally:
+            place.remove_hooks("fwd")

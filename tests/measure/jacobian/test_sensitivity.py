@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from ostools.measure import jacobian
+from ostools.measure.jacobian import linearisation_run
 from ostools.measure.jacobian.routes import LINEARISATIONS, freezing
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
@@ -110,42 +110,68 @@ def test_known_jacobian_when_nothing_is_added_to_the_residual_stream(family: Fam
 def test_sixteen_bit_models_are_measured_in_float32_and_left_alone() -> None:
     model = tiny_model("llama", seed=3, dtype=torch.bfloat16)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    found = ost.sensitivity(model, prompt_of(model)).frame
+    norms = ost.sensitivity(model, prompt_of(model)).frame["operator_norm"]
     wide = tiny_model("llama", seed=3, fresh=True)
     wide.load_state_dict({name: tensor.float() for name, tensor in before.items()})
-    expected = ost.sensitivity(wide, prompt_of(wide)).frame
-    assert found["operator_norm"].to_numpy() == pytest.approx(expected["operator_norm"].to_numpy(), rel=1e-4)
+    assert norms.to_numpy() == pytest.approx(ost.sensitivity(wide, prompt_of(wide)).frame["operator_norm"], rel=1e-4)
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
+    with (
+        pytest.raises(ost.InputError, match="needs a float32 view"),
+        hooks.mask_scores(model, lambda query, key: query >= key),
+    ):
+        ost.sensitivity(model, prompt_of(model))
 
 
-def test_refusals() -> None:
+@pytest.mark.parametrize("allow", [("fp32_precision", "tf32"), ("allow_tf32", True)])
+def test_products_are_in_float32_whatever_is_allowed_elsewhere(
+    allow: tuple[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By either of torch's settings, which stay as they were."""
+    model, seen, setting = tiny_model("gemma"), [], torch.backends.cuda.matmul
+    own, before = torch.nn.functional.softmax, setting.fp32_precision
+    monkeypatch.setattr(
+        torch.nn.functional, "softmax", lambda *args, **kw: seen.append(setting.fp32_precision) or own(*args, **kw)
+    )
+    setattr(setting, *allow)
+    try:
+        ost.sensitivity(model, "11")
+        ost.collapse(model, "figure-5a", lengths=[1, 2])
+        assert set(seen) == {"ieee"}
+        assert setting.fp32_precision == "tf32"
+    finally:
+        setting.fp32_precision = before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"linearisations": ["froze"]}, "unknown linearisation 'froze': did you mean 'frozen'"),
+        ({"linearisations": []}, "at least one linearisation"),
+        ({"prompt": ""}, "empty"),
+        ({"layers": [3]}, r"layers: expected 'all' or numbers out of 0\.\.2, found \[3\]"),
+        ({"cotangents": 33}, "cotangents: expected 2 to d_model = 32, found 33"),
+        ({"seed": -1}, "^seed: expected a whole number of at least 0, found -1$"),
+        ({"seed": 2**63}, "^seed: expected a whole number of at most 9,223,372,036,854,775,807, found"),
+    ],
+    ids=str,
+)
+def test_refusals(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ost.InputError, match=words):
+        ost.sensitivity(tiny_model("gemma"), **{"prompt": "ab", **options})
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
     model = tiny_model("gemma", fresh=True)
-    with pytest.raises(ost.InputError, match="unknown linearisation 'froze': did you mean 'frozen'"):
-        ost.sensitivity(model, "ab", linearisations=["froze"])
-    with pytest.raises(ost.InputError, match="at least one linearisation"):
-        ost.sensitivity(model, "ab", linearisations=[])
-    with pytest.raises(ost.InputError, match="empty"):
-        ost.sensitivity(model, "")
-    for seed, limit in ((-1, "at least 0"), (2**63, "at most 9,223,372,036,854,775,807")):
-        with pytest.raises(ost.InputError, match=f"^seed: expected a whole number of {limit}, found {seed}$"):
-            ost.sensitivity(model, "ab", method="sketch", cotangents=2, seed=seed)
     model.blocks[0].mlp.out.weight[0, 0] = float("nan")
     with pytest.raises(ost.InputError, match="not finite"):
         ost.sensitivity(model, "ab")
-    half = tiny_model("llama", dtype=torch.bfloat16, fresh=True)
-    with (
-        pytest.raises(ost.InputError, match="needs a float32 view"),
-        hooks.mask_scores(half, lambda query, key: query >= key),
-    ):
-        ost.sensitivity(half, prompt_of(half))
 
 
 def test_a_network_that_changes_when_frozen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a freeze that also moves the values, where autograd goes through it."""
     model = tiny_model("gemma", fresh=True)
     model.hook_dict["blocks.0.hook_mlp_out"].add_hook(lambda tensor, hook: 1.0 * tensor)
-    module = importlib.import_module("ostools.measure.jacobian.linearisation_run")
-    monkeypatch.setattr(module, "freezing", lambda model, _: hooks.scale_scores(model, 1.5))
+    monkeypatch.setattr(linearisation_run, "freezing", lambda model, _: hooks.scale_scores(model, 1.5))
     with pytest.raises(ost.InputError, match="frozen forward pass changed the logits"):
         ost.sensitivity(model, prompt_of(model), linearisations=["frozen"])
 
