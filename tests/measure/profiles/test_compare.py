@@ -16,6 +16,7 @@ from ostools.models import Prompt
 from ostools.results import Provenance
 from ostools.theory.profiles import rank_correlation
 from tests.checkpoints import tiny_model
+from tests.reporting.made import made_paths, made_sensitivity
 
 MEASURED = [4.0, 1.0, 2.0, 8.0]
 
@@ -29,47 +30,16 @@ def profile(
     measured: list[float] = MEASURED,
     method: str = "exact",
     width: float = 1.0,
-    layer: int = 0,
-    **origin,
+    **origin: Any,
 ) -> Sensitivity:
     """Exact, or estimated with intervals that reach from the value to `width` times it."""
-    n = len(measured)
-    operator = np.asarray(measured)
-    frame = pd.DataFrame(
-        {
-            "position": range(n),
-            "token_id": range(n),
-            "token": list("abcdefgh"[:n]),
-            "linearisation": linearisation,
-            "layer": layer,
-            "method": method,
-            "operator_norm": operator,
-            "operator_lower": operator,
-            "operator_upper": width * operator,
-            "frobenius_norm": 2 * operator,
-            "frobenius_lower": 2 * operator,
-            "frobenius_upper": 2 * width * operator,
-        }
-    )
-    return Sensitivity(frame, provenance(**origin))
+    frame: Any = made_sensitivity({linearisation: measured}).frame
+    upper = {name: width * frame[name] for name in ("operator_upper", "frobenius_upper")}
+    return Sensitivity(frame.assign(method=method, **upper), provenance(**origin))
 
 
-def path(variant: str, kind: str, norm: str, value: list[float], **origin) -> Bounds:
-    n = len(value)
-    frame = pd.DataFrame(
-        {
-            "last": n - 1,
-            "position": range(n),
-            "token_id": range(n),
-            "token": list("abcdefgh"[:n]),
-            "variant": variant,
-            "kind": kind,
-            "linearisation": "frozen",
-            "norm": norm,
-            "value": value,
-        }
-    )
-    return Bounds(frame, provenance(**origin))
+def path(values: list[float], **origin: Any) -> Bounds:
+    return Bounds(made_paths({"local": values}).frame, provenance(**origin))
 
 
 def only(comparison: Comparison) -> Any:
@@ -78,12 +48,12 @@ def only(comparison: Comparison) -> Any:
 
 
 def test_looseness_in_decades_and_rank_correlation() -> None:
-    row = only(ost.compare(profile(), path("local", "certified", "operator", [400.0, 10.0, 200.0, 8000.0])))
+    row = only(ost.compare(profile(), path([400.0, 10.0, 200.0, 8000.0])))
     assert bool(row["holds"])
     assert row["median_log10_looseness"] == pytest.approx(2.0)
     assert row["max_log10_looseness"] == pytest.approx(3.0)
     assert row["spearman"] == pytest.approx(1.0)
-    reverse = only(ost.compare(profile(), path("local", "certified", "operator", [20.0, 40.0, 30.0, 10.0])))
+    reverse = only(ost.compare(profile(), path([20.0, 40.0, 30.0, 10.0])))
     assert reverse["spearman"] == pytest.approx(-1.0)
 
 
@@ -92,7 +62,7 @@ def test_looseness_in_decades_and_rank_correlation() -> None:
 def test_a_bound_holds_to_the_rounding_of_its_dtype(dtype: str, rounding: float, short_by: float, holds: bool) -> None:
     """Short of the measured norm by half of the rounding it is the same number; by twice that it is broken. At the largest."""
     value = [400.0, 10.0, 200.0, 8.0 * (1 - short_by * rounding)]
-    found = ost.compare(profile(dtype=dtype), path("local", "certified", "operator", value, dtype=dtype))
+    found = ost.compare(profile(dtype=dtype), path(value, dtype=dtype))
     assert bool(only(found)["holds"]) is holds
 
 
@@ -101,18 +71,18 @@ def test_an_estimate_decides_what_its_interval_decides(bound: float, verdict: bo
     """The interval reaches from the value to 4 times it; the bound is `bound` times the value at one token, above elsewhere."""
     value = [9 * 4.0, 9 * 1.0, bound * 2.0, 9 * 8.0]
     measured = profile(method="estimate", width=4.0)
-    row = only(ost.compare(measured, path("local", "certified", "operator", value)))
+    row = only(ost.compare(measured, path(value)))
     assert row["method"] == "estimate"
     assert (row["holds"] is pd.NA) if verdict is None else (bool(row["holds"]) is verdict)
-    exact = only(ost.compare(profile(), path("local", "certified", "operator", value)))
+    exact = only(ost.compare(profile(), path(value)))
     assert (exact["method"], bool(exact["holds"])) == ("exact", bound >= 1)
 
 
 def test_zero_against_zero_is_tight_and_against_more_infinitely_loose() -> None:
     measured = [0.0, 0.0, 1.0, 2.0]
-    tight = only(ost.compare(profile(measured=measured), path("local", "certified", "operator", [0.0, 0.0, 1.0, 2.0])))
+    tight = only(ost.compare(profile(measured=measured), path([0.0, 0.0, 1.0, 2.0])))
     assert (tight["holds"], tight["max_log10_looseness"]) == (True, 0.0)
-    loose = only(ost.compare(profile(measured=measured), path("local", "certified", "operator", [0.0, 1e-3, 1.0, 2.0])))
+    loose = only(ost.compare(profile(measured=measured), path([0.0, 1e-3, 1.0, 2.0])))
     assert loose["max_log10_looseness"] == np.inf
 
 
@@ -126,7 +96,7 @@ def test_zero_against_zero_is_tight_and_against_more_infinitely_loose() -> None:
 )
 def test_refusals(measured: Sensitivity, words: str) -> None:
     with pytest.raises(ost.InputError, match=words):
-        ost.compare(measured, path("local", "certified", "operator", [9.0] * 4))
+        ost.compare(measured, path([9.0] * 4))
 
 
 def test_measured_under_other_edits_is_another_network() -> None:
