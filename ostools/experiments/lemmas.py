@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ostools.results import Provenance, Result
-from ostools.theory import lemmas, spectra
+from ostools.theory import lemmas
 from ostools.theory.decoder import Decoder
 from ostools.theory.distances import total_variation
 
@@ -110,7 +110,7 @@ def products(seed: int) -> list[Check]:
     """Lemma B.7: products of row-stochastic triangular matrices are row-stochastic and triangular."""
     layers = [random_pattern(seed + layer, 32) for layer in range(16)]
     ahead = [layers[0], random_scores(seed, 32, 32).softmax(-1), *layers[2:]]
-    stated, broken = ([spectra.defect(p) for p in spectra.upward(chain)][1:] for chain in (layers, ahead))
+    stated, broken = ([lemmas.defect(p) for p in lemmas.upward(chain)][1:] for chain in (layers, ahead))
     words = "error of row sums, of signs and above the diagonal, products of 2 to 16"
     return [
         Check(f"greatest {words}", max(stated), "<=", 1e-12),
@@ -121,7 +121,7 @@ def products(seed: int) -> list[Check]:
 def limit(seed: int) -> list[Check]:
     """Proposition 5.2 / B.8: ((Lambda + I) / 2)^L, Theorem 5.1's bound for equal layers, moves all to token 1."""
     pattern, identity = random_pattern(seed, 8), torch.eye(8, dtype=torch.float64)
-    power = torch.linalg.matrix_power(spectra.lazy(pattern), 16)[-1]
+    power = torch.linalg.matrix_power(lemmas.lazy(pattern), 16)[-1]
     error = float((lemmas.theorem_51_row(pattern, 16) - power).abs().amax())
     mass, identity_mass = (lemmas.first_token_distance(matrix, FAR) for matrix in (pattern, identity))
     words = f"greatest mass of a row off token 1, L = {FAR:,}"

@@ -2,12 +2,12 @@
 files.
 
 `bounds`: Theorem 5.1 as a product of matrices, with norms of heads, MLPs and pairs of tokens.
-`distances`: Theorem 4.2's distances, and the units of a dtype. `profiles`: shares, the test for a
-U, and profiles of many texts. `spectra`: Lemma B.6, B.7, Proposition 5.2. `lemmas`: the others, as
-functions that read as their statements. `decoder`: one decoder in pure torch. `positions`: its
-positions. `fits`: the law by which a distance falls. `intervals`: of a mean over seeds, of a share
-of right answers, of a rank correlation. `estimates`: norms from random cotangents. `pareto`:
-fronts.
+`distances`: Theorem 4.2's distances, the units of a dtype, and the lengths at which it hides a
+pair. `profiles`: shares, the test for a U, and profiles of many texts. `lemmas`: the lemmas and
+propositions, as functions that read as their statements. `decoder`: one decoder in pure torch.
+`positions`: its positions. `fits`: the law by which a distance falls. `intervals`: of a mean over
+seeds, of a share of right answers, of a rank correlation. `estimates`: norms from random
+cotangents.
 """
 
 from ostools.theory import decoder as decoder
@@ -16,11 +16,9 @@ from ostools.theory import lemmas as lemmas
 from ostools.theory import path_sum as bounds
 from ostools.theory import positions as positions
 from ostools.theory import profiles as profiles
-from ostools.theory import spectra as spectra
 from ostools.theory.statistics import estimates as estimates
 from ostools.theory.statistics import fits as fits
 from ostools.theory.statistics import intervals as intervals
-from ostools.theory.statistics import pareto as pareto
 
 __all__ = [
     "bounds",
@@ -30,8 +28,6 @@ __all__ = [
     "fits",
     "intervals",
     "lemmas",
-    "pareto",
     "positions",
     "profiles",
-    "spectra",
 ]

@@ -9,15 +9,20 @@ with it. B.4 states even n: at odd ones its sequences hold different numbers of 
 here are not in the paper: they are what its proofs give when the constants are kept, so that a
 limit can be checked at every n.
 
-Lemmas B.6 and B.7 and Proposition 5.2 / B.8, made of the functions of `spectra`. B.6's largest
-eigenvalue 1 is simple if and only if Lambda_ii < 1 for every i >= 2. The paper asks in B.6 and B.8
-that "each row except the first" has at least two non-zero entries. Without entries below 0 that
-gives Lambda_ii < 1. It is more than is needed: a later row may attend to token 1 alone. Lambda = I
-breaks both conditions, and has the limit I. Softmax rows meet them in exact arithmetic, since every
-weight is positive; sharp scores lose that to rounding. Of (Lambda + I) / 2 B.8's proof says that it
-"with our assumptions is diagonalizable". That does not follow (the tests have a pattern that is
-not). The limit needs no eigenvectors: without token 1 the matrix is triangular with a diagonal
-below 1, and the powers of such a matrix vanish.
+Lemmas B.6 and B.7 and Proposition 5.2 / B.8: row-stochastic lower-triangular matrices, their
+products and their powers. The eigenvalues of a triangular matrix are its diagonal: of a causal
+pattern A, how much each token attends to itself. Token 1 attends to nothing else, so that 1 is
+always one of them, and the largest, since rows sum to 1 (B.6). It is simple if and only if
+A_ii < 1 for every i >= 2. The paper asks in B.6 and B.8 that "each row except the first" has at
+least two non-zero entries. Without entries below 0 that gives A_ii < 1. It is more than is needed:
+a later row may attend to token 1 alone. A = I breaks both conditions, and has the limit I. Softmax
+rows meet them in exact arithmetic, since every weight is positive; sharp scores lose that to
+rounding. The diagonal of a product is the product of the diagonals, and rows still sum to 1 (B.7).
+If 1 is simple, powers tend to the matrix that has all its mass on token 1, what is left elsewhere
+falling by the second largest eigenvalue each time. Of (A + I) / 2 B.8's proof says that it "with our
+assumptions is diagonalizable". That does not follow (the tests have a pattern that is not). The
+limit needs no eigenvectors: without token 1 the matrix is triangular with a diagonal below 1, and
+the powers of such a matrix vanish. Positions are 0..n-1 here.
 
 Proposition 6.1 / B.9: without positions and without a causal mask, attention averages over the
 sequence, and sequences with the same ratio of token types give every token of a type the same
@@ -39,14 +44,14 @@ Source: Barbero et al. 2024 (arXiv 2406.04267), sections 4 to 6 and appendix B.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ostools.ground.errors import InputError
-from ostools.theory import path_sum, spectra
+from ostools.theory import path_sum
 
 Scores = Float[Tensor, "*batch pos"]
 Scalars = Float[Tensor, "*batch"]
@@ -117,6 +122,70 @@ def alternating(n: int) -> tuple[Float[Tensor, " pos"], Float[Tensor, " pos"]]:
 
 
 Matrix = Float[Tensor, "query key"]
+Stochastic = Float[Tensor, "*head query key"]
+
+
+def eigenvalues(matrix: Stochastic) -> Float[Tensor, "*head pos"]:
+    """All of them, by position: the diagonal, exactly, because the matrix is triangular."""
+    return matrix.diagonal(dim1=-2, dim2=-1)
+
+
+def second_eigenvalue(matrix: Stochastic) -> Float[Tensor, "*head"]:
+    """max_{i>=2} A_ii, the largest besides the first token's: the rate at which powers lose the mass that is not on token 1."""
+    return eigenvalues(matrix)[..., 1:].amax(-1)
+
+
+def multiplicity(matrix: Stochastic, rounding: float = 0.0) -> Float[Tensor, "*head"]:
+    """Multiplicity of the eigenvalue 1; 1.0 is Lemma B.6's simple one. `rounding`: how far below 1 it may lie."""
+    return (eigenvalues(matrix) >= 1.0 - rounding).sum(-1).to(matrix.dtype)
+
+
+def defect(matrix: Stochastic) -> float:
+    """Distance from row-stochastic and lower-triangular: the largest error of a row's sum, of a weight below
+    0 and of a weight above the diagonal."""
+    rows = (matrix.sum(-1) - 1.0).abs().amax()
+    return float(torch.stack([rows, -matrix.amin(), matrix.triu(1).abs().amax()]).amax())
+
+
+def lazy(matrix: Stochastic) -> Stochastic:
+    """(A + I) / 2: half of the mass stays where it is, as the skip connection has it. Its eigenvalues are (1 + A_ii) / 2."""
+    return (matrix + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)) / 2.0
+
+
+def upward(layers: Iterable[Matrix]) -> Iterator[Matrix]:
+    """A^(l-1) ... A^(0) for l = 1, 2, ...: where the first l blocks' mass comes from."""
+    product = None
+    for layer in layers:
+        product = layer if product is None else layer @ product
+        yield product
+
+
+def downward_row(layers: list[Matrix]) -> list[Float[Tensor, " key"]]:
+    """( A^(L-1) ... A^(l) )_{n,:} for l = 0, ..., L: from which positions of layer l the last token's mass comes."""
+    row = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype, device=layers[0].device)[-1]
+    rows = [row]
+    for layer in reversed(layers):
+        row = row @ layer
+        rows.append(row)
+    return rows[::-1]
+
+
+def remainders(matrix: Matrix, powers: int) -> Float[Tensor, " power"]:
+    """1 - (A^k)_{n,1} for k = 1, ..., powers: what the last token has left elsewhere than on token 1.
+
+    Summed over tokens 2..n, and not subtracted from 1: small remainders keep their digits. O(n^2) a power.
+    """
+    among_others = matrix[1:, 1:]
+    row, sums = among_others[-1], []
+    for _ in range(powers):
+        sums.append(row.sum())
+        row = row @ among_others
+    return torch.stack(sums)
+
+
+def effective_tokens(rows: Float[Tensor, "*row key"]) -> Float[Tensor, "*row"]:
+    """exp(entropy) of each row: over how many tokens its mass is spread."""
+    return torch.special.entr(rows).sum(-1).exp()
 
 
 def causal_softmax(scores: Matrix) -> Matrix:
@@ -137,7 +206,7 @@ def eigenvectors(matrix: Matrix, eigenvalue: float = 1.0) -> int:
 
 def first_token_distance(matrix: Matrix, power: int) -> float:
     """max_i sum_j |(K^L)_ij - 1[j = 1]| / 2 for K = (Lambda + I) / 2, L = `power`: how far every row is from token 1 alone."""
-    return float(torch.linalg.matrix_power(spectra.lazy(matrix), power)[:, 1:].sum(-1).amax())
+    return float(torch.linalg.matrix_power(lazy(matrix), power)[:, 1:].sum(-1).amax())
 
 
 def theorem_51_row(matrix: Matrix, blocks: int) -> Float[Tensor, " key"]:
@@ -181,16 +250,3 @@ def second_answers(representations: Float[Tensor, "pos d_model"], answers: Float
     """Number of answers beyond one for each different representation: 0 where they are a function of it."""
     joined = torch.cat([representations.double(), answers.double()], dim=-1)
     return distinct(joined) - distinct(representations)
-
-
-def exact_from(layers: int, window: int) -> int:
-    """l (w - 1) + 1: the number of copies from which v^(l), after `layers` l blocks of `window` w, no longer changes."""
-    if layers < 0 or window < 1:
-        raise InputError(f"exact collapse: expected layers >= 0 and window >= 1, found {layers} and {window}")
-    return layers * (window - 1) + 1
-
-
-def steps(residual: Float[Tensor, "pos d_model"], copies: int) -> Float[Tensor, " copy"]:
-    """||v_(c+1) - v_c|| / ||v_c|| between neighbouring ones of the last `copies` tokens, c = 1, 2, ..., copies - 1."""
-    tail = residual[-copies:]
-    return (tail[1:] - tail[:-1]).norm(dim=-1) / tail[:-1].norm(dim=-1)

@@ -203,7 +203,7 @@ def collapse_start(below: Sequence[bool], lengths: Sequence[int], margin: int = 
     `below[i]`: at `lengths[i]` the distance is below the rounding noise. The lengths from n0 on have to be consecutive
     and reach n_max >= max(2 n0, n0 + margin): without that, chance at the end of the range would report a collapse.
     `lengths` ascending. A decoder of the laboratory is measured at every length, so one number says it; real models have
-    ranges (`theory.hidden_ranges`).
+    ranges (`theory.distances`).
     """
     start = None
     for index in reversed(range(len(lengths))):

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from ostools.experiments import lemmas
 from ostools.experiments.lemmas import ALL_HYPOTHESES, LEMMAS
 from ostools.theory import lemmas as theory
-from ostools.theory import spectra
 from ostools.theory.decoder import Decoder
 
 
@@ -62,7 +61,7 @@ MUTANTS: dict[str, tuple[str, Any, str, Any]] = {
     "the fixed space miscounted": ("B.6", theory, "eigenvectors", lambda matrix: 1),
     "not triangular": ("B.7", theory, "causal_softmax", looking_ahead),
     "rows that lose weight": ("B.7", theory, "causal_softmax", cut_after),
-    "no skip connection": ("5.2/B.8", spectra, "lazy", lambda matrix: matrix),
+    "no skip connection": ("5.2/B.8", theory, "lazy", lambda matrix: matrix),
     "a pattern of itself": ("5.2/B.8", theory, "causal_softmax", lambda scores: torch.eye(8).double()),
     "the count known": ("6.2/B.10", Decoder, "logits", numbered(Decoder.logits)),
 }

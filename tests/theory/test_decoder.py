@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ostools.ground.errors import InputError
+from ostools.theory import positions
 from ostools.theory.decoder import Decoder, DecoderBlock
 from ostools.theory.positions import ENCODINGS
 from tests.checkpoints import make_model
@@ -49,8 +50,7 @@ def from_llama(model: Any) -> Decoder:
     )
 
 
-@pytest.mark.parametrize("base", [100.0, 10_000.0])
-@pytest.mark.parametrize("scale", [1.0, 1.6])
+@pytest.mark.parametrize(("base", "scale"), [(100.0, 1.6), (10_000.0, 1.0)])
 def test_equals_a_hugging_face_llama(base: float, scale: float) -> None:
     rope = {"rope_type": "default", "rope_theta": base}
     model = make_model("llama", n_layers=3, n_heads=4, n_key_value_heads=4, scale=scale, rope_parameters=rope)
@@ -60,24 +60,15 @@ def test_equals_a_hugging_face_llama(base: float, scale: float) -> None:
     ours = decoder.forward(ids)
     assert len(ours.patterns) == len(theirs.attentions) == 3
     # Hugging Face's last hidden state is already normed.
-    for mine, other in zip((*ours.residuals[:3], ours.y), theirs.hidden_states, strict=True):
-        assert_near(mine, other)
-    for mine, other in zip(ours.patterns, theirs.attentions, strict=True):
-        assert_near(mine, other)
-    assert_near(decoder.logits(ours.y), theirs.logits)
-
-
-def assert_near(ours: torch.Tensor, theirs: torch.Tensor) -> None:
-    """Equal up to float32's rounding, of the size of the whole: sharp attention (`scale`) makes more of it."""
-    assert ours.shape == theirs.shape
-    assert (ours - theirs).abs().amax() < 5e-5 * theirs.abs().amax()
+    mine = (*ours.residuals[:3], ours.y, *ours.patterns, decoder.logits(ours.y))
+    for found, expected in zip(mine, (*theirs.hidden_states, *theirs.attentions, theirs.logits), strict=True):
+        # Up to float32's rounding, of the size of the whole: sharp attention (`scale`) makes more of it.
+        torch.testing.assert_close(found, expected, rtol=0, atol=5e-5 * float(expected.abs().amax()))
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_is_torchs_own(name: str, causal: bool) -> None:
-    from ostools.theory import positions
-
     decoder = Decoder.random(1, n_layers=1, positions=name, causal=causal)
     block = decoder.blocks[0]
     x = decoder.embedded(tokens(2, 30))
@@ -190,11 +181,11 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
         Decoder.random(0, **options)
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float16])
 @pytest.mark.parametrize("part", ["weights", "residual", "kv"])
 def test_values_beyond_a_format_are_refused_and_not_made_its_largest(part: str, dtype: torch.dtype) -> None:
     largest = torch.finfo(dtype).max
-    decoder, ids = dataclasses.replace(Decoder.random(0, n_layers=1), norm="none"), torch.tensor([[0]])
+    decoder, ids = dataclasses.replace(Decoder.random(0, n_layers=int(part == "kv")), norm="none"), torch.tensor([[0]])
 
     def with_largest(factor: float) -> Decoder:
         if part == "kv":
@@ -203,13 +194,10 @@ def test_values_beyond_a_format_are_refused_and_not_made_its_largest(part: str, 
             return dataclasses.replace(decoder, blocks=(dataclasses.replace(block, W_V=scale * block.W_V),))
         # The token's own row, which is v^(0) too; without blocks nothing is added to it.
         scale = factor * largest / float(decoder.embedding[0].abs().amax())
-        embedding = torch.cat([scale * decoder.embedding[:1], decoder.embedding[1:]])
-        return dataclasses.replace(decoder, embedding=embedding, blocks=())
+        return dataclasses.replace(decoder, embedding=torch.cat([scale * decoder.embedding[:1], decoder.embedding[1:]]))
 
-    within = with_largest(0.999).forward(ids, store={part: dtype})
-    assert torch.isfinite(within.y).all()
+    assert torch.isfinite(with_largest(0.999).forward(ids, store={part: dtype}).y).all()
+    words = f"{dtype} cannot hold values up to .* its largest is {re.escape(f'{largest:.4g}')}"
     for factor in (1.1, -1.1):
-        with pytest.raises(
-            InputError, match=f"{dtype} cannot hold values up to .* its largest is {re.escape(f'{largest:.4g}')}"
-        ):
+        with pytest.raises(InputError, match=words):
             with_largest(factor).forward(ids, store={part: dtype})

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
@@ -31,7 +30,6 @@ from ostools.results import Frame, Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 from ostools.theory.statistics.intervals import wilson
-from ostools.theory.statistics.pareto import pareto_front
 
 MOST = 24
 """Number of windows where none are named."""
@@ -179,10 +177,13 @@ def _tied_distances(distance: np.ndarray, unsure: Sequence[float]) -> np.ndarray
 
 
 def _front(table: Frame, distance: np.ndarray, objective: str) -> Any:
-    """Windows that no other beats in both; none where the objective was not measured (reasoning has no one right line)."""
+    """Windows that no other beats: it has as large a distance and an objective as large, and one of them larger. None where
+    the objective was not measured (reasoning has no one right line)."""
     if bool(table[objective].isna().any()):
         return False
-    return pareto_front(torch.tensor(np.stack([distance, table[objective].to_numpy(dtype=float)], axis=1))).numpy()
+    points = np.stack([distance, table[objective].to_numpy(dtype=float)], axis=1)
+    as_large, larger = points[:, None] >= points, points[:, None] > points
+    return ~(as_large.all(-1) & larger.any(-1)).any(0)
 
 
 def windows_memory(model: Unloaded, task: Task | str, lengths: Sequence[int], *, seeds: Sequence[int] = (0,)) -> int:

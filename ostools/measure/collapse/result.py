@@ -24,7 +24,7 @@ from ostools.measure.collapse.verdicts import (
 )
 from ostools.results import Column, Frame, Provenance, Result, frame_of
 from ostools.results.table_head import TableHead
-from ostools.theory.hidden_ranges import hidden_ranges
+from ostools.theory.distances import hidden_ranges
 
 FITTED_FROM = 8
 """Shorter lengths are left out of the fit of a curve: few copies are not yet many."""
@@ -97,7 +97,7 @@ class Collapse(
 
         Hidden at a length: by the rule of `measure.collapse.verdicts`; at the sites "top-token" and "identical-logits", the
         top token is the same, or the logits are bit for bit. Eight tried lengths in a row make a range
-        (`theory.hidden_ranges`).
+        (`theory.distances`).
 
         Columns: task, pair, seed, dtype, site, layer; first, last, tried (lengths from first to last that were tried), hidden
         (at how many of these), open (it goes on to the longest length tried), apart_from (the next length tried; NA of an

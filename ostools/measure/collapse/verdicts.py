@@ -2,7 +2,7 @@
 
 A pair is hidden at a length where its float64 distance, with the same stored weights, is below the rounding noise of the
 difference y - y* (`pair_noise`), or where the two come out as the same numbers. Which of these lengths make a range is
-`theory.hidden_ranges`. A length at which nothing was measured, as the dtype overflows, is in no range.
+`theory.distances`. A length at which nothing was measured, as the dtype overflows, is in no range.
 
 A distance is read at a site, of the whole vector there or of its pieces by head, in a norm (`Reading`). Figure 5 reports
 the "difference in representation at the last layer", the Linf norm of v^(L) - v*^(L), "averaged out over each head"
@@ -21,8 +21,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.results import Frame, Provenance
 from ostools.tasks import CollapseTask
-from ostools.theory.distances import NORMS
-from ostools.theory.hidden_ranges import IN_A_ROW, HiddenRange, hidden_ranges
+from ostools.theory.distances import IN_A_ROW, NORMS, HiddenRange, hidden_ranges
 
 VECTOR, HEAD_CHUNK, HEAD_OUTPUT = "vector", "head-chunk", "head-output"
 READINGS = {
@@ -221,7 +220,7 @@ def deciding(curves: Iterable[Curve]) -> set[tuple[str, int, int]]:
 
 
 def judge(curve: Curve, limits: Limits) -> CurveVerdict:
-    """The verdict of one curve; the rule is that of `theory.hidden_ranges`."""
+    """The verdict of one curve; the rule is that of `theory.distances`."""
     hidden, apart_word = _WORDS.get(str(curve.key[ONE_CURVE.index("site")]), ("hidden", "apart"))
     if not curve.finite:
         dtype = curve.key[ONE_CURVE.index("dtype")]

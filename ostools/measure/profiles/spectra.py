@@ -31,8 +31,8 @@ from ostools.measure.profiles.compare import require_same_run
 from ostools.models import Prompt
 from ostools.results import Provenance, Result
 from ostools.results.table_head import TableHead
+from ostools.theory import lemmas as theory
 from ostools.theory import profiles
-from ostools.theory import spectra as theory
 
 MATRICES = ("pattern", "lazy")
 # Softmax rounds each weight; a row of n of them sums to 1 within a few roundings.
