@@ -1,4 +1,4 @@
-"""The path sum against enumeration, against autograd where it is exact, and the limits that the paper proves."""
+"""The path sum against enumeration, against autograd where it is exact; small-core shortcuts against dense matrices."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ostools.ground.out_of_memory import smaller_chunks
 from ostools.theory import path_sum as paths
 
 
@@ -93,3 +94,50 @@ def test_constants_of_the_printed_forms() -> None:
     torch.testing.assert_close(paths.theorem_b5_edges(attention, 2.0), (attention + eye) / 2)
     torch.testing.assert_close(paths.proof_edges(attention, 4.0), attention / 4 + eye)
     assert paths.proof_constant(3.0, [1.0, 2.0], 0.5) == pytest.approx(2.0 * (3.0 + 1.0) * (1.5 + 1.0))
+
+
+CASES = st.tuples(st.integers(1, 3), st.integers(2, 9), st.integers(1, 6), st.integers(0, 10_000), st.booleans())
+
+
+@given(CASES)
+def test_head_norms(case: tuple[int, int, int, int, bool]) -> None:
+    head, d_model, d_head, seed, _ = case
+    left, right = torch.randn(
+        2, head, d_model, d_head, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+    dense = left @ right.mT
+    torch.testing.assert_close(paths.head_norms(left, right.mT), torch.linalg.matrix_norm(dense, ord=2))
+
+
+@given(CASES)
+def test_mlp_jacobian_is_the_derivative_of_the_mlp(case: tuple[int, int, int, int, bool]) -> None:
+    positions, d_model, d_mlp, seed, gated = case
+    generator = torch.Generator().manual_seed(seed)
+    down = torch.randn(d_model, d_mlp, generator=generator, dtype=torch.float64)
+    gate, up = (torch.randn(d_mlp, d_model, generator=generator, dtype=torch.float64) for _ in range(2))
+    x = torch.randn(positions, d_model, generator=generator, dtype=torch.float64)
+
+    def mlp(v: Tensor) -> Tensor:
+        hidden = torch.nn.functional.silu(gate @ v)
+        return down @ (hidden * (up @ v) if gated else hidden)
+
+    a, u = (x @ gate.T).requires_grad_(True), x @ up.T
+    value = torch.nn.functional.silu(a)
+    (slope,) = torch.autograd.grad(value.sum(), a)
+    p, q = (slope * u, value.detach()) if gated else (slope, None)
+    arguments = (down, gate, up if gated else None, p, q)
+    measured = torch.stack([torch.func.jacrev(mlp)(v) for v in x])
+
+    torch.testing.assert_close(paths.mlp_jacobian(*arguments), measured)
+    norms = torch.linalg.matrix_norm(measured, ord=2)
+    with smaller_chunks(1e-9):  # one position at a time
+        torch.testing.assert_close(paths.mlp_norms(*arguments), norms)
+    assert bool((paths.mlp_norm_products(*arguments) >= norms * (1 - 1e-12)).all())
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 8), (3, 8, 5), (1, 1, 1), (2, 3, 4, 4)])
+@pytest.mark.parametrize("size", [1.0, 1e-250, 1e150])
+def test_spectral_norms_are_the_largest_singular_values(shape: tuple[int, ...], size: float) -> None:
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = torch.linalg.matrix_norm(matrices, ord=2)
+    torch.testing.assert_close(paths.spectral_norms(size * matrices) / size, expected, rtol=1e-9, atol=0)

@@ -46,15 +46,12 @@ def test_exact_curves_are_found_exactly(verdict: str) -> None:
 @pytest.mark.parametrize("rho", quick([0.0, 0.5, 0.9], 0.5))
 @pytest.mark.parametrize("name", ["power", "exponential"])
 def test_the_interval_holds_the_truth_about_95_times_in_100(rho: float, name: str) -> None:
-    n, held, runs = N[:100], 0, 200
-    x = fits._SCALES[name](n)
-    for seed in range(runs):
-        law = fits._plain(name, n, -0.3 * x + noise(seed, rho, 0.4, 100))
-        held += law.low <= 0.3 <= law.high
-    assert 0.91 <= held / runs <= 1.0
+    x = fits._SCALES[name](N[:100])
+    laws = [fits._plain(name, N[:100], -0.3 * x + noise(seed, rho, 0.4, 100)) for seed in range(200)]
+    assert np.mean([law.low <= 0.3 <= law.high for law in laws]) >= 0.91
     if rho == 0.0:  # and it is not wide for nothing: near the textbook's width where neighbours are independent
         textbook = 1.984 * 0.4 / ((x - x.mean()) ** 2).sum() ** 0.5
-        assert (law.high - law.low) / 2 == pytest.approx(textbook, rel=0.5)
+        assert (laws[-1].high - laws[-1].low) / 2 == pytest.approx(textbook, rel=0.5)
 
 
 def test_a_curve_that_is_constant_up_to_rounding_does_not_decay() -> None:
@@ -114,11 +111,6 @@ def test_over_seeds_is_students_interval() -> None:
     assert (mean, high - mean) == pytest.approx((2.0, 4.302653 / 3**0.5))
     assert mean - low == pytest.approx(high - mean)
     assert np.isnan(fits.over_seeds([1.0])[1:]).all()
-    values = [N**-0.7 * np.exp(noise(seed, 0.5, 0.2)) for seed in range(3)]
-    each = [fit_decay(N, one).power for one in values]
-    together = fit_decay(N, np.exp(np.mean(np.log(values), axis=0))).power
-    assert together is not None
-    assert fits.over_seeds([law.rate for law in each if law])[0] == pytest.approx(together.rate)
 
 
 @pytest.mark.parametrize(
