@@ -174,20 +174,6 @@ def test_what_is_told_apart() -> None:
     assert lemmas.identical_next(tensor(0.0, -0.0).reshape(2, 1)).tolist() == [True]
 
 
-@settings(max_examples=10)
-@given(SEEDS, st.lists(st.integers(1, 3), min_size=1, max_size=4), st.integers(1, 6), st.integers(1, 4))
-def test_sequences_with_one_ratio_have_one_representation_per_type_at_any_depth(
-    seed: int, types: list[int], copies: int, layers: int
-) -> None:
-    """Proposition 6.1 / B.9 for a shuffled repetition."""
-    averaging = Decoder.random(seed, n_layers=layers, positions="none", causal=False, **SIZES)
-    one = torch.tensor(types)
-    other = one.repeat(copies)[torch.randperm(copies * len(one), generator=torch.Generator().manual_seed(seed))]
-    assert lemmas.same_ratio(one, other)
-    for residuals in zip(*(averaging.forward(tokens[None]).residuals for tokens in (one, other)), strict=True):
-        assert lemmas.type_spread([residual[0] for residual in residuals], [one, other]) < 1e-10
-
-
 @settings(max_examples=5)
 @given(SEEDS, st.sampled_from(["none", "rope", "alibi"]), st.integers(1, 4), st.sampled_from([2, 3, 6]))
 def test_copies_have_stopped_changing_at_every_layer_from_the_stated_number_on_and_not_before(
