@@ -1,4 +1,4 @@
-"""The paper's forms on a real model's blocks, against enumerated paths over the same blocks by autograd: equalities, not bounds.
+"""The forms of the path sum on real blocks, against enumerated paths over the same blocks by autograd: equalities, not bounds.
 
 The other route shares no code with `ostools.measure`: the oracle's blocks (`tests/oracle`), read off an untouched Hugging Face
 model with the same weights, with patterns and norm scales held.
