@@ -35,7 +35,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
-from ostools.measure.bounds.belief import Belief, judged
+from ostools.measure.bounds.variants import Belief, judged
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.contexts import full_precision, true_arithmetic
@@ -81,7 +81,7 @@ class Ablation(
         parts; spearman (rank correlation of the two); moved (parts whose real effect is not 0), and of those same_sign (the
         share whose two effects have the same sign) and within_factor_2 (the share whose prediction is between half and twice
         the real effect); believed and words (whether first order may be believed on this prompt, by the rules of
-        `ostools.measure.bounds.belief`: the order of all parts, and sign and size of each of the three greatest real
+        `ostools.measure.bounds.variants`: the order of all parts, and sign and size of each of the three greatest real
         effects); largest, largest_predicted (the parts with the greatest real and predicted effect, by size).
         """
         rows = []

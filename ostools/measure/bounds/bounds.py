@@ -28,14 +28,15 @@ from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import chunk as chunk_of
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
-from ostools.measure.bounds.belief import COTANGENTS, beliefs
 from ostools.measure.bounds.certified import BlockView
 from ostools.measure.bounds.variants import (
+    COTANGENTS,
     LINEARISATION,
     NORM,
     USUAL,
     MlpNorm,
     Variant,
+    beliefs,
     checked_variants,
     undescribed,
     variant_named,
@@ -81,7 +82,7 @@ class Bounds(
     Columns: last (the position m whose y_m is meant), position, token_id, token, origin, variant, kind (certified |
     paper), linearisation ("frozen": patterns and norm scales held, the theorem's assumptions), norm ("operator"), value,
     believed (whether a form that is no bound has the order and the size of a sketch of that derivative, by the rules of
-    `ostools.measure.bounds.belief`; missing of a certified bound, and where it could not be tested).
+    `ostools.measure.bounds.variants`; missing of a certified bound, and where it could not be tested).
     `beliefs` has the numbers behind it, one row a form: variant, believed, spearman, log10_off, words.
     """
 
@@ -176,7 +177,7 @@ def bounds(
     about = {"variants": names, "mlp_norm": mlp_norm, "positions": positions, **mitigated.provenance_entry}
     provenance = Provenance.collect(model, **about)
     work, results, count = full_precision(model, "bounds"), [], len(mitigated.prompts)
-    with torch.inference_mode(False), mitigated.acting(work):
+    with mitigated.acting(work):
         for index, tokens in enumerate(mitigated.prompts):
             prompt_progress = progress if count == 1 else part_of(progress, index, index + 1, count, units=100)
             with prompt_named(mitigated.prompts, index):

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import mitigations
@@ -192,7 +191,7 @@ def _deleted(
     target = None if logit is None else one_token(model, logit)
     work = full_precision(model, "faithfulness")
     mitigated = MitigatedPrompts.of_rewritten("faithfulness", Prompt.from_ids(model, ids), acting)
-    with torch.inference_mode(False), mitigated.acting(work):
+    with mitigated.acting(work):
         whole_prompt = WholePrompt.of(work, ids, target)
         measured = partial(_of_way, (work, ids, whole_prompt), Kinds.of(model), numbers)
         shares = [part_of(progress, k, k + 1, len(ways), units=100) for k in range(len(ways))]

@@ -32,10 +32,9 @@ from ostools.ground.whole_numbers import whole_number
 from ostools.measure.faithfulness.deletion import Kinds
 from ostools.measure.jacobian.certificate import held_last_tokens
 from ostools.measure.jacobian.memory import graph_bytes
-from ostools.measure.jacobian.routes import AutogradRoute
+from ostools.measure.jacobian.routes import AutogradRoute, differentiated
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.contexts import full_precision, true_arithmetic
 from ostools.measure.prompts import by_token, token_columns
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
@@ -124,9 +123,8 @@ def linear_range(
     tokens = mitigated.prompt
     about = {**counts, "tolerance": tolerance, **mitigated.provenance_entry, **tokens.provenance}
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **about)
-    work = full_precision(model, "linear_range")
     moves = _moves(model, tokens, **counts)
-    with torch.inference_mode(False), mitigated.acting(work), true_arithmetic(work):
+    with differentiated(model, mitigated) as work:
         values = _measured(work, tokens, moves, tolerance, progress)
     places, target_ids = zip(*moves, strict=True)
     words = [token_text(model.tokenizer, token) for token in target_ids]

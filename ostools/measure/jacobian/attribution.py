@@ -28,14 +28,13 @@ from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
-from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.norms import COTANGENTS
-from ostools.measure.jacobian.routes import LINEARISATIONS, AutogradRoute, Route, freezing, require_unfrozen
+from ostools.measure.jacobian.routes import LINEARISATIONS, AutogradRoute, Linearised, Route, differentiated, freezing
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.batches import patterns_bytes
-from ostools.measure.passes.contexts import full_precision, strips_where_long, true_arithmetic
+from ostools.measure.passes.contexts import strips_where_long
 from ostools.measure.passes.output import Output, output_row, soft_cap
 from ostools.measure.prompts import token_columns
 from ostools.measure.unloaded import Unloaded
@@ -107,14 +106,7 @@ def attribution(
     tokens = mitigated.prompt
     target = None if logit is None else one_token(model, logit)
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()))
-    work = full_precision(model, "attribution")
-    with (
-        torch.inference_mode(False),
-        mitigated.acting(work),
-        true_arithmetic(work),
-        strips_where_long(work, len(tokens.ids)),
-    ):
-        require_unfrozen(work, "attribution")
+    with differentiated(model, mitigated) as work, strips_where_long(work, len(tokens.ids)):
         parts, parameters = _parts(work, tokens, target, linearisation)
     parameters = {
         "token": token_text(model.tokenizer, parameters["logit"]),

@@ -23,12 +23,11 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number
-from ostools.measure.jacobian.linearised import ROWS, Linearised
 from ostools.measure.jacobian.memory import sensitivity_memory
-from ostools.measure.jacobian.routes import AutogradRoute, freezing, require_unfrozen
+from ostools.measure.jacobian.routes import ROWS, AutogradRoute, Linearised, differentiated, freezing
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.contexts import full_precision, strips_where_long, true_arithmetic
+from ostools.measure.passes.contexts import strips_where_long
 from ostools.measure.prompts import token_columns
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
@@ -117,14 +116,7 @@ def hops(
         raise InputError(f"hops: expected at most d_model = {model.cfg.d_model} cotangents, found {cotangents}")
     tokens = mitigated.prompt
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()))
-    work = full_precision(model, "hops")
-    with (
-        torch.inference_mode(False),
-        mitigated.acting(work),
-        true_arithmetic(work),
-        strips_where_long(work, len(tokens.ids)),
-    ):
-        require_unfrozen(work, "hops")
+    with differentiated(model, mitigated) as work, strips_where_long(work, len(tokens.ids)):
         linear = Linearised(work, tokens.ids, "frozen")
         generator = torch.Generator().manual_seed(seed)
         directions = orthonormal_rows(cotangents, int(work.cfg.d_model), generator).to(linear.norm.factor)

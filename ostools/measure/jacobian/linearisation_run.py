@@ -25,10 +25,9 @@ from ostools.measure.jacobian.certificate import (
     certify_sum,
     require_same_logits,
 )
-from ostools.measure.jacobian.linearised import Linearised
 from ostools.measure.jacobian.memory import fits, plan
 from ostools.measure.jacobian.norms import choose_method, most_rows, sketched
-from ostools.measure.jacobian.routes import FROZEN_PARTS, AutogradRoute, Route, freezing
+from ostools.measure.jacobian.routes import FROZEN_PARTS, AutogradRoute, Linearised, Route, freezing
 from ostools.measure.passes.contexts import run_from, strips_where_long
 from ostools.models import Prompt
 from ostools.models.bridge import Choices, held_choices, noted_choices

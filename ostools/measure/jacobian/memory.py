@@ -13,9 +13,8 @@ from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.out_of_memory import chunk as chunk_of
 from ostools.measure.formulas.forward import KEPT_BYTES, kept_weights
 from ostools.measure.formulas.scores import strip_bounds
-from ostools.measure.jacobian.linearised import block_bytes, cores_bytes
 from ostools.measure.jacobian.norms import COTANGENTS, NORM_BUDGET, choose_method, most_rows
-from ostools.measure.jacobian.routes import DEFAULT_LINEARISATIONS, FROZEN_PARTS
+from ostools.measure.jacobian.routes import DEFAULT_LINEARISATIONS, FROZEN_PARTS, block_bytes, cores_bytes
 from ostools.measure.passes.batches import in_full
 from ostools.measure.passes.contexts import strip_size
 from ostools.measure.passes.output import one_or_two, read_up_to

@@ -28,10 +28,9 @@ from ostools.measure.jacobian import norms as jacobian_norms
 from ostools.measure.jacobian.linearisation_run import METHODS, NORMS, JacobianOptions, MeasuredNorms, measured
 from ostools.measure.jacobian.memory import require_exact_logit
 from ostools.measure.jacobian.norms import COTANGENTS
-from ostools.measure.jacobian.routes import DEFAULT_LINEARISATIONS, LINEARISATIONS, AutogradRoute, require_unfrozen
+from ostools.measure.jacobian.routes import DEFAULT_LINEARISATIONS, LINEARISATIONS, AutogradRoute, differentiated
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.contexts import full_precision, true_arithmetic
 from ostools.measure.passes.output import Output, up_to_position
 from ostools.measure.prompts import (
     PROFILE,
@@ -191,9 +190,8 @@ def _of_each(
     about: dict[str, Any] = {name: value for name, value in vars(options).items() if name not in ("names", "logit")}
     about |= {"linearisations": options.names, **mitigated.provenance_entry, **block_notes(model)}
     provenance = Provenance.collect(model, **about)
-    work, prompts, results = full_precision(model, "sensitivity"), mitigated.prompts, []
-    with torch.inference_mode(False), mitigated.acting(work), true_arithmetic(work):
-        require_unfrozen(work, "sensitivity")
+    prompts, results = mitigated.prompts, []
+    with differentiated(model, mitigated) as work:
         read_prompts = [tokens if position is None else up_to_position(work, tokens, position) for tokens in prompts]
         if logit is not None:
             output = _output(work, logit, options, read_prompts)

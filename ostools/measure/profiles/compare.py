@@ -17,9 +17,8 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
 from ostools.measure.attention.attention import ATTENTION, Attention
-from ostools.measure.bounds.belief import belief
 from ostools.measure.bounds.bounds import Bounds
-from ostools.measure.bounds.variants import variant_named
+from ostools.measure.bounds.variants import belief, variant_named
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.profiles.change import ROUNDING, Change, by_norm, change
@@ -39,7 +38,7 @@ class Comparison(Result, chart="tokens:comparison_chart", findings=("findings.se
     sketch | estimate), holds (certified variants; NA for the others, which promise nothing), median_log10_looseness and
     max_log10_looseness (log10 of value / measured; NA where the variant's constant is unknown), spearman (rank correlation
     with the measured profile; NA where a profile is flat), believed and words (of a form that is no bound: whether its order
-    and size are right on this prompt, by the rules of `ostools.measure.bounds.belief`, and the verdict in words; NA and "" for
+    and size are right on this prompt, by the rules of `measure.bounds.variants`, and the verdict in words; NA and "" for
     a certified bound).
 
     `holds` is True where the variant is nowhere below the measured norm, False where it is below somewhere. Beside a sketch or

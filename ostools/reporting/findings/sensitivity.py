@@ -16,7 +16,7 @@ import pandas as pd
 from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import factor, number
 from ostools.measure import Comparison, Profile, Sensitivity
-from ostools.measure.bounds.belief import FEWEST, RIGHT_FACTOR, RIGHT_RANK
+from ostools.measure.bounds.variants import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
 from ostools.measure.prompts import of_text
 from ostools.reporting.page.section import Headline

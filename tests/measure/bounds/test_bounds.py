@@ -11,7 +11,7 @@ import pytest
 
 import hooks
 import ostools as ost
-from ostools.measure.bounds.belief import FEWEST, belief
+from ostools.measure.bounds.variants import FEWEST, belief
 from ostools.measure.formulas import weights
 from ostools.models import Prompt
 from tests.checkpoints import Family, tiny_model

@@ -8,8 +8,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.measure import jacobian
-from ostools.measure.jacobian.linearised import Linearised
-from ostools.measure.jacobian.routes import freezing
+from ostools.measure.jacobian.routes import Linearised, freezing
 from ostools.measure.passes.contexts import true_arithmetic
 
 

@@ -12,9 +12,8 @@ from hooks import strips as attention_in_strips
 from ostools.ground.errors import InputError
 from ostools.measure.formulas import forward
 from ostools.measure.formulas.scores import strip_bounds
-from ostools.measure.jacobian import linearised
-from ostools.measure.jacobian.linearised import Linearised
-from ostools.measure.jacobian.routes import LINEARISATIONS
+from ostools.measure.jacobian import routes
+from ostools.measure.jacobian.routes import LINEARISATIONS, Linearised
 from ostools.measure.passes import contexts
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt, view_in
@@ -125,7 +124,7 @@ def test_blocks_read_again_give_the_same_bits(family: Family, monkeypatch: pytes
         mine.data.copy_(given.data)
     eye = torch.eye(int(model.cfg.d_model))
     expected = Linearised(model, IDS, "full", (0, 1, 3), chunk=5).pull(eye)
-    monkeypatch.setattr(linearised, "KEPT_BYTES", 0)
+    monkeypatch.setattr(routes, "KEPT_BYTES", 0)
     monkeypatch.setattr(casting, "SMALL_WEIGHT", 0)
     for case in (model, wide, view_in(half, torch.float32)):
         again = Linearised(case, IDS, "full", (0, 1, 3), chunk=5)
