@@ -207,15 +207,6 @@ def dense_eigenvalues(matrix: Tensor) -> np.ndarray:
     return np.sort(np.abs(np.linalg.eigvals(matrix.numpy())))
 
 
-@given(PATTERNS)
-def test_the_diagonal_is_the_spectrum_with_1_the_largest(pattern: Tensor) -> None:
-    for matrix in (pattern, lemmas.lazy(pattern)):
-        found = np.sort(lemmas.eigenvalues(matrix).numpy())
-        assert found == pytest.approx(dense_eigenvalues(matrix), abs=1e-8)
-        assert found[-1] == pytest.approx(1.0, abs=1e-12)
-        assert float(lemmas.second_eigenvalue(matrix)) == pytest.approx(found[-2], abs=1e-12)
-
-
 @given(PATTERNS, st.data())
 def test_1_is_simple_if_and_only_if_no_later_token_attends_to_itself_alone(
     pattern: Tensor, data: st.DataObject
@@ -250,13 +241,6 @@ def test_products_stay_stochastic_and_triangular_and_their_eigenvalues_multiply(
     assert rows[0].numpy() == pytest.approx(dense[-1], abs=1e-14)
     assert rows[-1].tolist() == [0.0] * (size - 1) + [1.0]
     assert rows[-2].numpy() == pytest.approx(layers[-1][-1].numpy(), abs=1e-15)
-
-
-@given(PATTERNS)
-def test_remainders_are_what_powers_leave(pattern: Tensor) -> None:
-    found = lemmas.remainders(pattern, 5)
-    dense = [1 - float(torch.linalg.matrix_power(pattern, power)[-1, 0]) for power in range(1, 6)]
-    assert found.tolist() == pytest.approx(dense, abs=1e-12)
 
 
 @pytest.mark.parametrize(

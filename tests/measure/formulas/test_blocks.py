@@ -87,24 +87,21 @@ def test_printed_forms_equal_the_sum_over_enumerated_paths(family: str, variant:
     """Three blocks, every path i <= k_1 <= k_2 <= n one by one, constants as docs/theory.md 3.1 prints them."""
     blocks = (case := held(family, 3)).blocks
     beta_1, beta_2 = zip(*(block.betas for block in blocks), strict=True)
-    sigma = max(block.sigma for block in blocks)
-
-    def edge(layer: int, query: int, key: int) -> float:
-        alpha, same = float(blocks[layer].pattern[:, query, key].mean()), float(query == key)
-        return {
-            "theorem-5.1": alpha / beta_2[layer] + same,
-            "theorem-b5": (alpha + same) / beta_1[layer],
-            "proof": alpha / beta_1[layer] + same,
-        }[variant]
-
-    front = {"theorem-b5": sigma**3, "proof": np.prod([sigma / b + 1.0 for b in beta_2]) / case.beta_3}.get(
-        variant, 1.0
-    )
-    expected = []
+    sigma, same = max(block.sigma for block in blocks), torch.eye(N, dtype=torch.float64)
+    mean = [block.pattern.mean(0) for block in blocks]
+    front, edges = {
+        "theorem-5.1": (1.0, [alpha / beta + same for alpha, beta in zip(mean, beta_2, strict=True)]),
+        "theorem-b5": (sigma**3, [(alpha + same) / beta for alpha, beta in zip(mean, beta_1, strict=True)]),
+        "proof": (
+            np.prod([sigma / beta + 1.0 for beta in beta_2]) / case.beta_3,
+            [alpha / beta + same for alpha, beta in zip(mean, beta_1, strict=True)],
+        ),
+    }[variant]
+    expected = np.zeros(N)
     for i in range(N):
-        paths = [(i, *inner, N - 1) for inner in combinations_with_replacement(range(i, N), 2)]
-        steps = [[edge(layer, query, key) for layer, (key, query) in enumerate(pairwise(path))] for path in paths]
-        expected.append(front * sum(map(np.prod, steps)))
+        for inner in combinations_with_replacement(range(i, N), 2):
+            steps = pairwise((i, *inner, N - 1))
+            expected[i] += front * np.prod([float(edges[layer][step[::-1]]) for layer, step in enumerate(steps)])
     assert case.values(variant) == pytest.approx(expected, rel=1e-7)
 
 
