@@ -59,13 +59,9 @@ class TestedValue:
 
 
 @dataclass(frozen=True)
-class UShape:
-    """Ends of a profile beside its middle, in decades (differences of log10 norms).
+class EndContrasts:
+    """First and last third of profiles beside the middle one, in decades (differences of log10 norms)."""
 
-    `thirds`: the mean log10 norm of each third. `start`, `end`: the first, the last minus the middle one.
-    """
-
-    thirds: tuple[float, float, float]
     start: TestedValue
     end: TestedValue
 
@@ -73,6 +69,13 @@ class UShape:
     def verdict(self) -> ProfileShape:
         """A shape is named only if its contrasts exclude zero; a U needs both, so it is no likelier by chance than either."""
         return named_by_ends(self.start, self.end)
+
+
+@dataclass(frozen=True)
+class UShape(EndContrasts):
+    """Of one profile; `thirds`: the mean log10 norm of each third."""
+
+    thirds: tuple[float, float, float]
 
 
 def named_by_ends(start: TestedValue, end: TestedValue) -> ProfileShape:
@@ -112,7 +115,7 @@ def u_shape(log10_norms: Profile) -> UShape:
     blocks = means_of_blocks(log10_norms)
     start, middle, end = blocks.reshape(3, -1)
     thirds = (float(start.mean()), float(middle.mean()), float(end.mean()))
-    return UShape(thirds, _contrast(start, middle), _contrast(end, middle))
+    return UShape(_contrast(start, middle), _contrast(end, middle), thirds)
 
 
 def means_of_blocks(log10_norms: Float[np.ndarray, "*profile pos"]) -> Float[np.ndarray, "*profile block"]:
@@ -151,19 +154,6 @@ QUANTILES = {"q10": 0.1, "q25": 0.25, "median": 0.5, "q75": 0.75, "q90": 0.9}
 """Of texts, by the names of their columns."""
 FEWEST_TOKENS = 15
 """Fewest tokens whose ends are held against their middle: five in each third."""
-
-
-@dataclass(frozen=True)
-class EndContrasts:
-    """First and last third of profiles beside the middle one, in decades: means over texts."""
-
-    start: TestedValue
-    end: TestedValue
-
-    @property
-    def verdict(self) -> ProfileShape:
-        """Verdict as of one profile (`profiles.UShape`): a U needs both ends."""
-        return named_by_ends(self.start, self.end)
 
 
 def checked_bins(bins: int, lengths: Sequence[int]) -> int:
@@ -207,7 +197,7 @@ def end_contrasts(log10_values: Float[np.ndarray, "window pos"]) -> Float[np.nda
 
 
 def ends_over_texts(contrasts: Float[np.ndarray, "text 2"]) -> EndContrasts:
-    """Whether the mean contrasts over texts are zero, by Student's t with a degree of freedom less than texts.
+    """Means over texts: whether the mean contrasts are zero, by Student's t with a degree of freedom less than texts.
 
     Here texts are the draws, where `profiles.u_shape` has only the scatter of the tokens of one prompt. At least three texts.
     """

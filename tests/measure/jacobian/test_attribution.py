@@ -42,24 +42,6 @@ def test_each_part_is_autograds_and_their_sum_is_the_logit(family: str) -> None:
     assert (parts.sum() if cap is None else cap * np.tanh(parts.sum() / cap)) == pytest.approx(logit, rel=1e-12)
 
 
-def test_of_one_block_without_an_mlp_each_part_is_known() -> None:
-    """logit = w^T diag(g) / r ( v_n + sum_i alpha_ni W_O W_V diag(g1) v_i / r_i ): by hand, from Hugging Face's weights."""
-    model = tiny_model("llama", seed=3, dtype=torch.float64, n_layers=1, n_key_value_heads=4, fresh=True)
-    model.blocks[0].mlp.out.weight.zero_()
-    with hooks.capture(model, "embedding", "pattern", "residual_post") as record, hooks.exact_arithmetic(model):
-        model(torch.tensor([IDS]))
-    stream, last = record["embedding"][0], record["residual_post"][0][0, -1]
-    top: Any = model.original_model
-    layer = top.model.layers[0]
-    attention = layer.self_attn.original_component
-    scaled = stream * (stream.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * layer.input_layernorm.weight
-    values = (scaled @ attention.v_proj.weight.T).unflatten(-1, (4, 8))
-    moved = (record["pattern"][0][0, :, -1].T[..., None] * values).flatten(1) @ attention.o_proj.weight.T
-    moved[-1] += stream[-1]
-    row = top.lm_head.weight[17] * top.model.norm.weight * (last.square().mean() + 1e-6).rsqrt()
-    assert parts_of(model)[:-1] == pytest.approx((moved @ row).numpy(), rel=1e-9)
-
-
 def test_a_token_that_nothing_sees_contributes_nothing() -> None:
     model = tiny_model("llama", seed=3, dtype=torch.float64)
     with hooks.mask_scores(model, lambda query, key: (key != 3) | (query == 3)):
