@@ -87,7 +87,9 @@ def test_the_chain_falls_to_the_measured_norm(
 @every_family
 def test_every_last_position_is_the_last_of_its_prefix(family: Family) -> None:
     model = filled(family, 5, 1.0, 1.0)
-    every: Any = ost.bounds(model, Prompt.from_ids(model, IDS), variants=FROZEN, positions="all").frame
+    result = ost.bounds(model, Prompt.from_ids(model, IDS), variants=FROZEN, positions="all")
+    assert len(result.by_token) == len(FROZEN) * len(IDS)
+    every: Any = result.frame
     for last in (0, 3, len(IDS) - 1):
         prefix = bounds(model, Prompt.from_ids(model, IDS[: last + 1]), FROZEN)
         rows = every[every["last"] == last]

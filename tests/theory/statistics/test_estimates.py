@@ -70,6 +70,12 @@ def test_all_rows_give_the_norm_itself(batches: list[int]) -> None:
         torch.testing.assert_close(value, torch.linalg.matrix_norm(jacobians).square(), rtol=1e-13, atol=0)
 
 
+def test_one_row_of_an_isometry_says_everything() -> None:
+    flat = sketches(SPECTRA["flat"], 4, 20).trace_interval(0.05)
+    for end in (flat.lower, flat.upper):
+        torch.testing.assert_close(end, torch.ones_like(end), rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("rows", [8, 100])
 def test_rank_one_has_the_beta_interval(rows: int) -> None:
     sketch = sketches(5.0 * _spike(1.0), rows, 20)
