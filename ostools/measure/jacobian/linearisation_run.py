@@ -236,8 +236,9 @@ class LinearisationRun:
         cotangent = torch.randn(1, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
         cotangent = cotangent if self.options.logit is None else self.options.logit.to(like)[None]
         oracle = self._by_autograd(1).pull(cotangent)[0]
-        mine = row(cotangent[0] if self.options.logit is None else like.new_ones(1))  # its one row is w^T J itself
-        error = float((mine - oracle).norm() / oracle.norm())
+        # Of a logit the one row is w^T J itself.
+        formula_row = row(cotangent[0] if self.options.logit is None else like.new_ones(1))
+        error = float((formula_row - oracle).norm() / oracle.norm())
         if not error <= _ORACLE[like.dtype]:
             raise InputError(
                 f"the {self.name} Jacobian differs from autograd's by {error:.2g} of its size, and the network is too "
