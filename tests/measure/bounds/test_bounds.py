@@ -11,7 +11,7 @@ import pytest
 
 import hooks
 import ostools as ost
-from ostools.measure.bounds.variants import FEWEST, belief
+from ostools.measure.bounds.variants import FEWEST, belief, undescribed
 from ostools.measure.formulas import weights
 from ostools.models import Prompt
 from tests.checkpoints import Family, tiny_model
@@ -68,6 +68,17 @@ def test_each_form_that_is_no_bound_says_whether_it_is_believed() -> None:
     for row in paths.beliefs.to_dict("records"):
         assert by_variant[row["variant"]] == beside.loc[row["variant"], "believed"] == row["believed"]
         assert row["words"].startswith("believed here" if row["believed"] else "not believed here")
+
+
+def test_of_parallel_blocks_the_papers_forms_alone_say_nothing() -> None:
+    assert list(undescribed(tiny_model("neox"), ["local", "windowed(2)", "proof"])) == ["proof"]
+
+
+def test_the_progress_of_a_list_of_prompts_rises_to_the_whole() -> None:
+    told: list[tuple[int, int]] = []
+    ost.bounds(tiny_model("gemma"), ["ab", "ab 12"], progress=lambda done, total: told.append((done, total)))
+    assert told == sorted(told)
+    assert told[-1] == (100, 100)
 
 
 def test_a_hook_that_the_formulas_do_not_know_is_refused() -> None:

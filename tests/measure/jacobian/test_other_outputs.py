@@ -114,8 +114,9 @@ def test_another_output_stands_beside_nothing_of_y_n() -> None:
         model(torch.tensor([IDS]))
         with pytest.raises(ost.InputError, match=r"no edit that may read later tokens, found 'mask_scores'"):
             ost.sensitivity(model, prompt, position=3)
-    plain, logit, early = (ost.sensitivity(model, prompt, **narrow) for narrow in ({}, {"logit": 4}, {"position": 3}))
-    sums, compare = ost.bounds(model, prompt, variants="theorem-5.1"), ost.compare
+    plain, logit = ost.sensitivity(model, prompt), ost.sensitivity(model, prompt, logit=4)
+    early, sums = ost.sensitivity(model, prompt, position=3), ost.bounds(model, prompt, variants="theorem-5.1")
+    compare: Any = ost.compare
     for first, second, words in (
         (logit, sums, r"'theorem-5.1', which describes y_n and not a logit: bounds\(\.\.\., variants=\['local'\]\)"),
         (early, sums, r"of position 3, .* bounds\(\.\.\., positions='all'\)"),
