@@ -7,9 +7,23 @@
 from ostools.tasks.appendix_c import NAMES as APPENDIX_NAMES
 from ostools.tasks.appendix_c import AppendixTask
 from ostools.tasks.base import Task
-from ostools.tasks.figure5 import FIGURE_5, Figure5Task, figure_5a, figure_5b, figure_5c, figure_5d
 from ostools.tasks.named import COLLAPSE_TASKS, REPEATING_TASKS, label, names, repeating, task
-from ostools.tasks.pairs import TASK_PAIRS, CollapseTask, Encoder, ItemsAs, Pair, TaskPairs, task_pairs, theorem_pair
+from ostools.tasks.pairs import (
+    FIGURE_5,
+    TASK_PAIRS,
+    CollapseTask,
+    Encoder,
+    Figure5Task,
+    ItemsAs,
+    Pair,
+    TaskPairs,
+    figure_5a,
+    figure_5b,
+    figure_5c,
+    figure_5d,
+    task_pairs,
+    theorem_pair,
+)
 from ostools.tasks.questions import Question, prompts_jsonl, questions
 from ostools.tasks.repeats import REPEATS, PairsOfIds, RepeatedIds, RepeatTask, last_token, letters, words
 

@@ -10,7 +10,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import experiments
 from ostools.experiments.figures import answering
-from ostools.experiments.figures.copying import LENGTHS, PANELS
+from ostools.experiments.figures.answering import FIGURE_2_LENGTHS, FIGURE_2_PANELS
 from ostools.experiments.figures.counting import TASKS, WAYS, figure_3, figure_4_of, figure_prompts, frequencies
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.evaluate import evaluate
@@ -34,15 +34,22 @@ def plain(frame: Any, columns: list[str]) -> list[tuple[Any, ...]]:
 
 
 def test_figure_2_shows_the_papers_sequences() -> None:
-    sequences = {panel: [task.sequence(task.items(5)) for task in asked] for panel, asked in PANELS.items()}
+    sequences = {panel: [task.sequence(task.items(5)) for task in asked] for panel, asked in FIGURE_2_PANELS.items()}
     assert sequences == {"a": ["11110", "01111"], "b": ["11110", "01111"], "c": ["01010", "01010"]}
-    assert all([task.name for task in asked] == ["copy-last", "copy-first"] for asked in PANELS.values())
-    assert [task.hint for asked in PANELS.values() for task in asked] == [False, False, True, True, False, False]
+    assert all([task.name for task in asked] == ["copy-last", "copy-first"] for asked in FIGURE_2_PANELS.values())
+    assert [task.hint for asked in FIGURE_2_PANELS.values() for task in asked] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_figure_2_goes_beyond_300_digits() -> None:
-    assert LENGTHS[-1] > 300
-    assert 300 in LENGTHS
+    assert FIGURE_2_LENGTHS[-1] > 300
+    assert 300 in FIGURE_2_LENGTHS
 
 
 # --- Figures 3 and 6

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.experiments import decay
-from ostools.experiments.decay import spread_lengths
 from ostools.experiments.figures import synthetic
+from ostools.experiments.figures.synthetic import decay_fits, spread_lengths
 from ostools.ground.errors import InputError
 from ostools.reporting.charts.experiments.decay import law_words
 from ostools.theory.positions import sinusoidal
@@ -142,7 +141,7 @@ def test_the_interval_over_seeds_is_of_the_law_of_each_seed() -> None:
     noise = np.random.default_rng(1).normal(0, 0.02, len(n))  # the same for every seed: moves all rates alike
     rates = (0.9, 1.0, 1.1)
     frame = pd.concat([pd.DataFrame({"length": n, "seed": i, "d": np.exp(noise) / n**k}) for i, k in enumerate(rates)])
-    (fit,) = decay.fits(frame, ["d"], 10).to_dict("records")
+    (fit,) = decay_fits(frame, ["d"], 10).to_dict("records")
     assert fit["law"] == "power"
     # Student: t of 2 degrees of freedom at 97.5% is 4.302653, the standard error 0.1 / sqrt 3.
     assert fit["seeds_high"] - fit["seeds_low"] == pytest.approx(2 * 0.248414, abs=1e-5)
@@ -153,7 +152,7 @@ def test_the_interval_over_seeds_is_of_the_law_of_each_seed() -> None:
     assert " over seeds" in law_words(fit)
     zero, bent = frame.assign(d=frame["d"].where(frame["seed"] > 0, 0.0)), frame.assign(d=frame["d"] + 0.1)
     for table in (frame[frame["seed"] == 1], zero, bent):  # one seed; a law of two seeds alone; a level
-        (without,) = decay.fits(table, ["d"], 10).to_dict("records")
+        (without,) = decay_fits(table, ["d"], 10).to_dict("records")
         assert np.isnan(without["seeds_low"])
         assert "over seeds" not in law_words(without)
     assert without["law"] == "power to a level"

@@ -20,9 +20,8 @@ from studies.training import __main__ as entry
 from studies.training import card as card_module
 from studies.training import corpus as corpus_module
 from studies.training import evaluate, examples, loop
-from studies.training.corpus import Corpus
+from studies.training.corpus import EOS_ID, Corpus
 from studies.training.recipe import RECIPES, Recipe
-from studies.training.tokenizer import EOS_ID
 
 pytestmark = pytest.mark.slow
 EMBEDDED = EMBEDDED_DIRECTORIES["embedded"]

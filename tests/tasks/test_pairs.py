@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.tasks import AppendixTask, Pair, theorem_pair
-from ostools.tasks.figure5 import FIGURE_5
-from ostools.tasks.pairs import repeats_last
+from ostools.tasks.pairs import FIGURE_5, repeats_last
 
 
 @dataclass(frozen=True)

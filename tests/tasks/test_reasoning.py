@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ostools.tasks import AppendixTask, task
-from ostools.tasks.reasoning import few_shot
+from ostools.tasks.appendix_c import few_shot
 from tests.checkpoints import paper_text
 
 REASONING = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-word")

@@ -10,7 +10,7 @@ Drawn is what section 4 reports: "their difference in representation at the last
 final norm, "averaged out over each head, alongside the minimum and maximum over each head". What a head is of v^(L), which has
 none, is open: `ostools.measure.collapse.verdicts`. Other sites, norms and readings are options.
 
-The paper's text of (b) is "digits sampled uniformly ending with either a single one or two ones": `ostools.tasks.figure5`.
+The paper's text of (b) is "digits sampled uniformly ending with either a single one or two ones": `ostools.tasks.pairs`.
 Source: arXiv 2406.04267, Figure 5 and section 4.
 """
 
