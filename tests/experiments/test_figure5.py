@@ -101,7 +101,8 @@ def test_other_readings_are_those_of_collapse(site: str, per: str, norm: str) ->
     expected: Any = collapse(model, "figure-5c", lengths=LENGTHS, dtypes=["float32"]).verdicts(per, norm)
     columns = ["dtype", "verdict", "first", "last", "status"]
     of_site: Any = expected[expected["site"] == site][columns].reset_index(drop=True)
-    pd.testing.assert_frame_equal(found.verdicts[columns], of_site)
+    marks: Any = found.verdicts
+    pd.testing.assert_frame_equal(marks[columns], of_site)
 
 
 def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Figure5) -> None:

@@ -95,7 +95,7 @@ def test_the_commands(run: Callable[..., tuple[int, str, str]], written: Path, t
         assert found == code, err
         return " ".join(shown.split()), err
 
-    both = {"measurements": [SHORT, {"name": "collapse", "dtypes": "bfloat16"}]}
+    both: Any = {"measurements": [SHORT, {"name": "collapse", "dtypes": "bfloat16"}]}
     shown, _ = command("run", "sweep.yaml", "--out", "out", "--dry-run", **both)
     assert all(words in shown for words in ("2 of 2 cells are missing; forecast", "GiB at most", "free"))
     assert not (tmp_path / "out").exists()

@@ -176,8 +176,8 @@ def figure_5(
     first = next(iter(measured.values()))
     parameters = {name: first[name] for name in ("items", "lengths", "dtypes")} | asdict(reading)
     parameters |= {"panels": "".join(runs), "prompts": {panel: task.example for panel, task in runs.items()}}
-    for name, one in (("routes", "route"), ("difference_at_probed_lengths",) * 2):
-        parameters[name] = {panel: found[one] for panel, found in measured.items()}
+    for name, entry in (("routes", "route"), ("difference_at_probed_lengths",) * 2):
+        parameters[name] = {panel: entries[entry] for panel, entries in measured.items()}
     provenance = Provenance.collect(model, measurement="figure-5", seeds=seeds, **parameters)
     return Figure5(frame, provenance, _verdicts(curves, reading), curves)
 
