@@ -114,6 +114,7 @@ BROKEN: dict[str, Change] = {
     "an index": metadata(b"pandas", lambda words: words.update(index_columns=["value"])),
     "no text": no_text,
     "twice": column(pa.string(), ["a"], "value"),
+    "ours to add": column(pa.string(), ["a"], "checkpoint"),
     "dates": column(pa.date32(), [2**31 - 1, 0]),
     "a forged model": forged(model="x"),
     "half of a character": forged(code="\ud800"),
