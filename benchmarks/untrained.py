@@ -15,7 +15,7 @@ import numpy as np
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.experiments.decay import fits
+from ostools.experiments.figures.synthetic import decay_fits
 from ostools.measure.collapse.result import FITTED_FROM, SAME_IN_FLOAT64
 from ostools.models import Prompt, encode
 from ostools.models.untrained import KINDS
@@ -92,7 +92,7 @@ def laws(cases: list[tuple[str, list[TransformerBridge]]]) -> None:
             rates: dict[str, list[float]] = {}
             for curve in curves:
                 floor = SAME_IN_FLOAT64 * float((curve["distance"] / curve["relative"]).max())
-                (law,) = fits(curve.reset_index(), ["distance"], FITTED_FROM, floor=floor).to_dict("records")
+                (law,) = decay_fits(curve.reset_index(), ["distance"], FITTED_FROM, floor=floor).to_dict("records")
                 rates.setdefault(str(law["verdict"]), []).append(float(law["rate"]))
             said = ", ".join(f"{verdict}: {spread(one)} ({len(one)})" for verdict, one in sorted(rates.items()))
             falls = [float(curve["distance"].loc[256] / curve["distance"].loc[8]) for curve in curves]

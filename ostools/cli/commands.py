@@ -131,7 +131,7 @@ COMPOSED = (
         memory="measure.faithfulness.deletion:faithfulness_memory",
     ),
     _figure(
-        2, "copying:figure_2", ("--lengths 10:600 --out figure2.pdf",), memory=f"{_FIGURES}.copying:figure_2_memory"
+        2, "answering:figure_2", ("--lengths 10:600 --out figure2.pdf",), memory=f"{_FIGURES}.answering:figure_2_memory"
     ),
     _figure(3, "counting:figure_3", ("--answers answers.jsonl --out figure3.pdf",)),
     _figure(4, "counting:figure_4", ("--seeds 0 --lengths 5:50 --out x.pdf",)),

@@ -3,7 +3,7 @@
 from ostools.experiments.ablation.ablation import Ablation, ablation
 from ostools.experiments.ablation.questions import AnsweredPrompt
 from ostools.experiments.chain_of_thought import ChainOfThought, chain_of_thought
-from ostools.experiments.figures.copying import Figure2, figure_2
+from ostools.experiments.figures.answering import Figure2, figure_2
 from ostools.experiments.figures.counting import Figure3, Figure4, figure_3, figure_4, figure_4_of, figure_prompts
 from ostools.experiments.figures.figure5 import Figure5, figure_5
 from ostools.experiments.figures.synthetic import Figure8, Figure9, figure_8, figure_9

@@ -37,8 +37,8 @@ from ostools.models.tokenizer_calls import decoded
 from ostools.models.tokens import offsets, token_text
 from ostools.results import Frame, Provenance, Result
 from ostools.tasks import AppendixTask, Task
+from ostools.tasks.appendix_c import few_shot
 from ostools.tasks.base import seeds_of
-from ostools.tasks.reasoning import few_shot
 
 NORMS = ("operator", "frobenius")
 ITEMS, WORDS, EXAMPLES = "items of the sequence", "other words of the prompt", "few-shot examples"

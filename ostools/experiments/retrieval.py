@@ -130,10 +130,10 @@ def retrieval(
         rows.append(row | _sensitivity_row(model, task_prompt, linearisation, norm, method))
         tell(progress, index + 1, len(task_prompts))
     frame = pd.DataFrame(rows)
-    asked: dict[str, Any] = {"positions": places, "length": length, "seeds": seed_list, "records": records}
-    asked |= {"linearisation": linearisation, "norm": norm, "method": method, "chat": task_prompts[0].chat}
-    asked |= {**task_prompts[0].prompt.provenance, "temperature": 0.0, "max_new_tokens": room, "stop": STOP}
-    provenance = Provenance.collect(model, measurement="retrieval", **asked, **how_read(model))
+    settings: dict[str, Any] = {"positions": places, "length": length, "seeds": seed_list, "records": records}
+    settings |= {"linearisation": linearisation, "norm": norm, "method": method, "chat": task_prompts[0].chat}
+    settings |= {**task_prompts[0].prompt.provenance, "temperature": 0.0, "max_new_tokens": room, "stop": STOP}
+    provenance = Provenance.collect(model, measurement="retrieval", **settings, **how_read(model))
     return Retrieval(frame, provenance, _ends(frame))
 
 

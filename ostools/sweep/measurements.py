@@ -72,13 +72,13 @@ def _measurement(target: str, record: Record) -> Measurement:
     name = function.__name__.replace("_", "-")
     parameters, hints = inspect.signature(function).parameters, get_type_hints(inspect.unwrap(function))
     fields: dict[str, Any] = {"name": (Literal[name], name)}
-    for option, asked in swept.options.items():
-        if isinstance(asked, tuple):
-            fields[option] = (_of_a_file(asked[0]), asked[1])
+    for option, constraint in swept.options.items():
+        if isinstance(constraint, tuple):
+            fields[option] = (_of_a_file(constraint[0]), constraint[1])
             continue
         kind = _of_a_file(hints[option])
         default = parameters[option].default
-        fields[option] = (kind if asked is None else Annotated[kind, asked], default)
+        fields[option] = (kind if constraint is None else Annotated[kind, constraint], default)
     options = create_model(f"{name} options", __base__=Options, **fields)
     return Measurement(name, function, _imported(record.memory), swept, options)
 

@@ -142,13 +142,13 @@ class RayCluster(Executor):
             for _ in range(min(room, self.workers or room)):
                 work_on()
             while working:
-                done, _ = self.ray.wait(list(working), timeout=_PATIENCE)
-                if not done and not _room(self._nodes(), needs):
+                ready, _ = self.ray.wait(list(working), timeout=_PATIENCE)
+                if not ready and not _room(self._nodes(), needs):
                     raise InputError(
                         f"expected a node with room for a worker, found none for {_PATIENCE:g} seconds: "
                         f"{len(queue) + len(working)} cells are left; the same command goes on with them"
                     )
-                for reference in done:
+                for reference in ready:
                     worker, job = working.pop(reference)
                     try:
                         rows = self.ray.get(reference)

@@ -142,10 +142,12 @@ def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: Non
             else:
                 lengths |= file.lengths
                 sources.append(file.source)
-        asked = keyed_cell.cell.lengths
+        planned_lengths = keyed_cell.cell.lengths
         # A failure counts for what no file has.
-        failed = [record for record in failures[keyed_cell.base] if (set(asked) - lengths) & set(record.lengths)]
-        measured = tuple(length for length in asked if length in lengths)
+        failed = [
+            record for record in failures[keyed_cell.base] if (set(planned_lengths) - lengths) & set(record.lengths)
+        ]
+        measured = tuple(length for length in planned_lengths if length in lengths)
         cells.append(AskedCell(keyed_cell, measured, tuple(failed), tuple(sources)))
     return Reading(store.directory, tuple(cells), tables.joined(keyed_cells))
 

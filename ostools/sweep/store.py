@@ -1,4 +1,4 @@
-"""The directory of a sweep: a Parquet file per cell, a record per failure, and what was asked.
+"""A directory of one run, and the directory of a sweep: a Parquet file per cell, a record per failure, and what was asked.
 
 A file appears whole or not at all, and carries the hash of its bytes in its name: what was cut off or changed on disk is
 found, said and measured again. One runner at a time. Nothing depends on a clock. A power cut may take back the renames of its
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from filelock import FileLock, Timeout
 
@@ -50,13 +50,17 @@ class Failure:
         return f"{self.cell}: {self.error}"
 
 
-class Store:
-    """Reads and writes one directory; `say` is told of every file that had to be thrown away."""
+class OwnDirectory:
+    """A directory that one runner at a time writes to; `say` is told of every file that cannot be used.
+
+    MARK: the file by which it is known. OF: whose it is, in words. A directory that holds something else is refused.
+    """
+
+    MARK: ClassVar[str]
+    OF: ClassVar[str]
 
     def __init__(self, directory: Path, say: Callable[[str], None] = lambda text: None) -> None:
         self.directory, self.say = directory, say
-        self.cells, self.failed = directory / "cells", directory / "failed"
-        self._mine = False  # only who holds the lock removes anything: another may be writing
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -65,48 +69,70 @@ class Store:
         lock = FileLock(self.directory / LOCK)
         try:
             # The lock before all else: a run killed before there is one leaves an empty directory, which the next one takes.
-            with _disk_errors(self.directory, "cannot be written"):
+            with disk_errors(self.directory, "cannot be written"):
                 self.directory.mkdir(parents=True, exist_ok=True)
                 lock.acquire(timeout=0)
         except Timeout:
             raise InputError(
-                f"{self.directory}: another run is writing there; wait for it, or give another --out"
+                f"{self.directory}: another run is writing there; wait for it, or give another directory"
             ) from None
         try:
-            with _disk_errors(self.directory, "cannot be written"):
+            yield
+        finally:
+            with disk_errors(self.directory, "cannot be unlocked"):
+                lock.release()
+
+    def require_ours(self) -> None:
+        """Raises `InputError` for a file, and for a directory that holds something else."""
+        with disk_errors(self.directory, "cannot be read"):
+            if not self.directory.exists():
+                return
+            if not self.directory.is_dir():
+                raise InputError(f"{self.directory}: expected a directory, found a file")
+            ours = any((self.directory / name).exists() for name in (self.MARK, LOCK))
+            if not ours and any(self.directory.iterdir()):
+                raise InputError(
+                    f"{self.directory}: expected a new directory or that of {self.OF}, found another that is not empty"
+                )
+
+
+class Store(OwnDirectory):
+    """Reads and writes the directory of a sweep."""
+
+    MARK, OF = MANIFEST, "a sweep"
+
+    def __init__(self, directory: Path, say: Callable[[str], None] = lambda text: None) -> None:
+        super().__init__(directory, say)
+        self.cells, self.failed = directory / "cells", directory / "failed"
+        self._mine = False  # only who holds the lock removes anything: another may be writing
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        with super().locked():
+            with disk_errors(self.directory, "cannot be written"):
                 for folder in (self.cells, self.failed):
                     folder.mkdir(exist_ok=True)
                 for folder in (self.cells, self.failed, self.directory):
                     for leftover in files_in(folder, _HALF):
                         leftover.unlink(missing_ok=True)
             self._mine = True
-            yield
-        finally:
-            self._mine = False
-            with _disk_errors(self.directory, "cannot be unlocked"):
-                lock.release()
+            try:
+                yield
+            finally:
+                self._mine = False
 
     def require_ours(self) -> None:
-        """Raises `InputError` for a directory that holds something, and not a sweep."""
-        with _disk_errors(self.directory, "cannot be read"):
-            if not self.directory.exists():
-                return
-            if not self.directory.is_dir():
-                raise InputError(f"{self.directory}: expected a directory, found a file")
-            for folder in (self.cells, self.failed):
-                if folder.is_symlink():  # a run removes files there
-                    raise InputError(f"{folder}: expected a directory of this sweep's own, found a link to another")
-            ours = any((self.directory / name).exists() for name in (MANIFEST, LOCK))
-            if not ours and any(self.directory.iterdir()):
-                raise InputError(
-                    f"{self.directory}: expected a new directory or that of a sweep, found another that is not empty"
-                )
+        """As of every directory of ours; and a folder in it is its own, as a run removes files there."""
+        super().require_ours()
+        for folder in (self.cells, self.failed):
+            if folder.is_symlink():
+                raise InputError(f"{folder}: expected a directory of this sweep's own, found a link to another")
 
     def planned_cells(self) -> list[KeyedCell]:
         """What was asked of this directory so far. Raises `InputError` where it is not a sweep's."""
         path = self.directory / MANIFEST
         try:
-            with _disk_errors(path, "cannot be read"):
+            with disk_errors(path, "cannot be read"):
                 if not path.is_file():
                     if os.path.lexists(path):
                         raise InputError(f"{path}: expected a file, found something else")
@@ -143,7 +169,7 @@ class Store:
 
     def add(self, keyed_cell: KeyedCell, content: bytes) -> None:
         """Store a cell as `file_of` made it; the record of an earlier failure goes first, so that no cell is ever both."""
-        with _disk_errors(self.failed, "cannot be written"):
+        with disk_errors(self.failed, "cannot be written"):
             (self.failed / f"{keyed_cell.stem}.json").unlink(missing_ok=True)
         path = self.cells / f"{keyed_cell.stem}.{file_hash(content)}.parquet"
         write_atomically(path, lambda part: part.write_bytes(content))
@@ -200,7 +226,7 @@ class Store:
     def _drop(self, path: Path, reason: str) -> None:
         self.say(f"{path}: {reason}; it is left out{' and measured again' if self._mine else ''}")
         if self._mine:
-            with _disk_errors(path, "cannot be removed"):
+            with disk_errors(path, "cannot be removed"):
                 path.unlink(missing_ok=True)
 
     def _read(self, path: Path) -> bytes | None:
@@ -216,14 +242,14 @@ class Store:
 
 def files_in(folder: Path, form: re.Pattern[str]) -> list[Path]:
     """The files whose names are of a form of ours, in order; whatever else lies there is not ours to touch."""
-    with _disk_errors(folder, "cannot be read"):
+    with disk_errors(folder, "cannot be read"):
         if not folder.is_dir():
             return []
         return sorted(path for path in folder.iterdir() if form.fullmatch(path.name) and path.is_file())
 
 
 @contextmanager
-def _disk_errors(path: Path, what: str) -> Iterator[None]:
+def disk_errors(path: Path, what: str) -> Iterator[None]:
     """What the disk refuses, in one line that names the place."""
     try:
         yield

@@ -8,6 +8,11 @@ items is the beginning of the sequence of n + 1 wherever the paper's form allows
 Source: "Transformers need glasses!", arXiv 2406.04267, Section 3, Appendix C.1 and Figure 5. Where the paper leaves open how a
 sequence is made (the sentence in which 'car' is counted, the interleaving), the docstring of `AppendixTask` says what was
 chosen; docs/fidelity.md has a row for each prompt.
+
+Of the requests to reason before answering, the opening and the two worked sums are the paper's, with its line breaks; its first
+sum stands without its question, which `tidy` adds. Of the other tasks the paper says "similar strategies": their examples are
+ours, one of twelve ones and one of six. The zero-shot request is ours too: the opening without its announcement of examples. So
+is the instruction to answer only, which Section 3.2 mentions and C.1 does not print.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 from mitigations import Hint
@@ -22,7 +28,6 @@ from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import whole_number
 from ostools.tasks.base import Task, Wording
-from ostools.tasks.reasoning import ANSWER_ONLY, ZERO_SHOT, few_shot
 
 HINT = f" {Hint().text}"
 WORDS = (
@@ -30,6 +35,10 @@ WORDS = (
     *("house", "lamp", "road", "stone", "table", "tree", "water", "window"),
 )
 """The other words of the sentence in which 'car' is counted."""
+
+ANSWER_ONLY = " Please output only the answer."
+ZERO_SHOT = " Let's think step by step, showing me your reasoning."
+_OPENING = "Let's think step by step, showing me your reasoning. Here are a few examples:"
 
 _COPY_ANSWER = "The answer to your question is: {answer}"
 _MATHS_ANSWER = "The final answer to your maths question is: {answer}"
@@ -54,6 +63,16 @@ _FORMS: dict[str, tuple[str, str]] = {
     "count-ones-figure-5": ("How many ones are in the following sequences?{seq}", "{answer}"),
     "count-word": (_WORD_PROMPT, _MATHS_ANSWER),
 }
+_SEQUENCES = {
+    "sum-ones": (" + ".join("1" * 12), " + ".join("1" * 6)),
+    "count-ones": ("1" * 12, "1" * 6),
+    "count-ones-bernoulli": ("1101110111101101", "10111011"),
+    "count-word": (
+        "car tree car car lamp car car car blue car car car door car car car",
+        "car road car car car car stone car",
+    ),
+}
+_GROUP = 5
 _UNCLOSED = ("'xxxx' is", "'xxxx is")
 _SLIPS = {
     "sum-ones": ("your answer.", "your answer.."),
@@ -70,7 +89,7 @@ COUNTING = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-ones-figure
 """The tasks whose answer is a count."""
 _UNIFORM_NAMES = (*_COPY_NAMES, "count-ones-figure-5")
 _DIGIT_NAMES = (*_UNIFORM_NAMES, "count-ones", "count-ones-bernoulli")
-_REASONING_NAMES = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-word")
+_REASONING_NAMES = tuple(_SEQUENCES)
 _INTERLEAVED_NAMES = (*_COPY_NAMES, "count-ones")
 
 _ONES = Wording(
@@ -127,7 +146,7 @@ class AppendixTask(Task):
         ends in one or two ones after another digit, as in Figure 5 (b)).
     mode: "none" is the prompt of C.1 alone; "answer-only" adds the instruction of which Section 3.2 speaks and C.1 prints
         nothing; "cot-zero-shot" and "cot-few-shot" ask for reasoning, with no examples or with worked ones
-        (`ostools.tasks.reasoning`; sums and counts).
+        (`few_shot`; sums and counts).
     examples: whether the worked examples stand "before" the question or "after" it, which the paper leaves open.
     tidy: without the paper's slips of the pen (`sum-ones`, `count-ones`, `count-ones-bernoulli`).
 
@@ -277,3 +296,28 @@ class AppendixTask(Task):
     def could_answer(self, line: str, pieces: Sequence[str]) -> bool:
         """A copied number has a digit."""
         return any(letter.isdigit() for letter in line)
+
+
+@cache
+def few_shot(name: str, tidy: bool = False) -> str:
+    """The request with the two worked examples of a task. Raises `KeyError` for a task that has none."""
+    first, second = (_example(name, sequence) for sequence in _SEQUENCES[name])
+    if name == "sum-ones" and not tidy:
+        # As in C.1: the first sum without its question, its terms on the line of the first sentence.
+        first = first[1:]
+        first = [" ".join(first[:2]), *first[2:]]
+    return "\n".join([_OPENING, *first, *second])
+
+
+def _example(name: str, sequence: str) -> list[str]:
+    """The question, the ones in groups of five, their sum, and the answer line."""
+    ones = sequence.split(" ").count("car") if name == "count-word" else sequence.count("1")
+    groups, remainder = divmod(ones, _GROUP)
+    terms = ["(" + " + ".join("1" * _GROUP) + ")"] * groups + ["1"] * remainder
+    return [
+        _FORMS[name][0].removesuffix(f".{_MATHS_REQUEST}").format(seq=sequence),
+        f"We divide the sum into groups of {_GROUP}.",
+        " + ".join(terms),
+        f"The answer is then {groups} * {_GROUP} + {remainder} = {ones}",
+        _MATHS_ANSWER.format(answer=ones),
+    ]

@@ -8,8 +8,7 @@ from mitigations.registry import Listed, Registry
 from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.tasks.appendix_c import NAMES
 from ostools.tasks.base import AnyTask, Task
-from ostools.tasks.figure5 import FIGURE_5
-from ostools.tasks.pairs import TASK_PAIRS, CollapseTask, ItemsAs, task_pairs
+from ostools.tasks.pairs import FIGURE_5, TASK_PAIRS, CollapseTask, ItemsAs, task_pairs
 from ostools.tasks.repeats import REPEATS, last_token
 
 GROUP = "ostools.tasks"

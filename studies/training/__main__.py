@@ -22,11 +22,10 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.ground.progress import bar, tell
 from studies.training.card import make_card, render_card
-from studies.training.corpus import Corpus, load_corpus
+from studies.training.corpus import Corpus, load_corpus, save_tokenizer, train_tokenizer
 from studies.training.examples import pack_text
 from studies.training.loop import Run, start, train
 from studies.training.recipe import RECIPES, Recipe
-from studies.training.tokenizer import save_tokenizer, train_tokenizer
 
 LOG_EVERY = 100
 

@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from ostools.tasks.appendix_c import AppendixTask
+from studies.training.corpus import BOS_ID
 from studies.training.examples import Example, draw_prompts, encode_example, pack_text, pad
 from studies.training.loop import Decoder, weighted_loss
 from studies.training.recipe import Recipe
-from studies.training.tokenizer import BOS_ID
 
 BANDS = ((1, 8), (9, 16), (17, 32), (33, 48), (49, 64), (65, 96), (97, 128), (129, 192), (193, 256), (257, 384))
 """Lengths in items, both ends included. No band crosses the longest trained length of a task."""

@@ -20,8 +20,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from ostools.tasks.appendix_c import HINT, AppendixTask
+from studies.training.corpus import BOS_ID, EOS_ID, PAD_ID
 from studies.training.recipe import Recipe
-from studies.training.tokenizer import BOS_ID, EOS_ID, PAD_ID
 
 
 @dataclass(frozen=True)

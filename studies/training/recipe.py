@@ -13,7 +13,7 @@ from transformers import Gemma3TextConfig, GemmaConfig
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.tasks.appendix_c import NAMES
-from studies.training.tokenizer import BOS_ID, EOS_ID, PAD_ID, VOCABULARY_SIZE
+from studies.training.corpus import BOS_ID, EOS_ID, PAD_ID, VOCABULARY_SIZE
 
 _LONGEST: dict[str, int] = {
     "copy-last": 256,

@@ -73,36 +73,30 @@ def figure_5(
 ) -> Any:
     """The distance of each panel by length and seed, the same in both precisions; `noise` in bfloat16; `ends`: collapse lengths
     by panel and dtype."""
-    n = np.array(lengths, dtype=float)
-    tables: dict[str, list[pd.DataFrame]] = {}
+    n, read = np.array(lengths, dtype=float), {"site": "residual", "per": "head-chunk", "norm": "linf"}
+    origin = Provenance({"name": "made"}, read, None, {})
+    frames, measured = [], {}
     for panel, curve in curves.items():
-        for seed in range(seeds if panel == "b" else 1):
-            for dtype in ("float32", "bfloat16"):
-                common = {"task": panel, "pair": "theorem", "seed": seed, "length": list(lengths), "dtype": dtype}
-                read = {"site": "residual", "per": "head-chunk", "norm": "linf"}
-                table = pd.DataFrame({**common, **read, "mean": curve(n, seed), "noise": noise})
-                tables.setdefault(panel, []).append(table)
-    whole = {panel: pd.concat(parts, ignore_index=True) for panel, parts in tables.items()}
-    keys = ["pair", "dtype", "length"]
-    frame = pd.concat([_averaged(table, keys).assign(panel=panel) for panel, table in whole.items()])
-    reference = {
-        panel: pd.DataFrame({"pair": "theorem", "site": "residual", "weights": "given", "length": list(lengths),
-                             "distance": curves[panel](n, 0), "relative": curves[panel](n, 0) / 10})
-        for panel in curves
-    }  # fmt: skip
-    origin = Provenance({"name": "made"}, {"site": "residual", "per": "head-chunk", "norm": "linf"}, None, {})
+        common = {"task": panel, "pair": "theorem", "length": list(lengths), **read, "noise": noise}
+        table = pd.concat(
+            [
+                pd.DataFrame({**common, "seed": seed, "dtype": dtype, "mean": curve(n, seed)})
+                for seed in range(seeds if panel == "b" else 1)
+                for dtype in ("float32", "bfloat16")
+            ],
+            ignore_index=True,
+        )
+        averaged: Any = table.groupby(["pair", "dtype", "length"], sort=False)[["mean", "noise"]].mean()
+        frames.append(averaged.reset_index().assign(panel=panel))
+        exact = {"distance": curve(n, 0), "relative": curve(n, 0) / 10, "weights": "given"}
+        measured[panel] = Collapse(table, origin, pd.DataFrame({**common, **exact}))
     rows = [
         {"panel": panel, "pair": "theorem", "seed": 0, "dtype": dtype, "first": end, "longest": max(lengths)}
         for (panel, dtype), end in (ends or {}).items()
     ]
     columns = ["panel", "pair", "seed", "dtype", "first", "longest"]
     collapsed = pd.DataFrame(rows, columns=columns).astype({"first": "Int64"})
-    measured = {panel: Collapse(table, origin, reference[panel]) for panel, table in whole.items()}
-    return {"figure-5": {"figure": Figure5(frame, origin, collapsed, measured)}}
-
-
-def _averaged(table: Any, keys: list[str]) -> Any:
-    return table.groupby(keys, sort=False)[["mean", "noise"]].mean().reset_index()
+    return {"figure-5": {"figure": Figure5(pd.concat(frames), origin, collapsed, measured)}}
 
 
 def attention(deltas: Sequence[Curve], owns: Sequence[Curve], lengths: Sequence[int] = range(8, 257, 8)) -> Any:
@@ -122,11 +116,10 @@ def layered(curves: Sequence[Curve], lengths: Sequence[int] = range(8, 257, 8)) 
     """The float64 L1 distance after each block, from layer 0 on."""
     n = np.array(lengths, dtype=float)
     read = {"site": "residual", "per": "vector", "norm": "l1", "length": list(lengths)}
-    tables = [
-        pd.DataFrame({**read, "layer": layer, "mean": curve(n, 0), "relative": curve(n, 0) / 10,
-                      "float64_distance": curve(n, 0)})
-        for layer, curve in enumerate(curves)
-    ]  # fmt: skip
+    tables = []
+    for layer, curve in enumerate(curves):
+        distance = {"mean": curve(n, 0), "relative": curve(n, 0) / 10, "float64_distance": curve(n, 0)}
+        tables.append(pd.DataFrame({**read, "layer": layer, **distance}))
     return {"layers": {"collapse": Collapse(pd.concat(tables, ignore_index=True), Provenance.without_model(), NOTHING)}}
 
 
@@ -152,41 +145,31 @@ def over_squashing(
 ) -> Any:
     """A prompt of 24 tokens for each curve of norms by position; the certified bound is so many times the norm, as is
     equation 4 (`printed`)."""
-    place = np.arange(24, dtype=float)
-    results: dict[str, Result] = {}
+    place, results = np.arange(24, dtype=float), {}
+    ids = [7 if i in digits else 100 + i for i in range(24)]
     for seed, curve in enumerate(norms):
         values = curve(place, seed)
-        tables = [
-            pd.DataFrame({"position": range(24), "token_id": [7 if i in digits else 100 + i for i in range(24)],
-                          "linearisation": name, "layer": 0, "operator_norm": values})
-            for name in ("full", "frozen")
-        ]  # fmt: skip
+        common = {"position": range(24), "token_id": ids, "layer": 0, "operator_norm": values}
+        tables = [pd.DataFrame({**common, "linearisation": name}) for name in ("full", "frozen")]
         results[f"measured-{seed}"] = Sensitivity(pd.concat(tables, ignore_index=True), Provenance.without_model())
-        sums = {"local": bound * values, "proof": values if paths is None else paths(place, seed),
-                "theorem-b5-literal": printed * values}  # fmt: skip
-        summed = [pd.DataFrame({"position": range(24), "variant": name, "value": v}) for name, v in sums.items()]
-        results[f"paths-{seed}"] = Bounds(
-            pd.concat(summed, ignore_index=True), Provenance.without_model(digits=list(digits))
-        )
+        sums = {"local": bound * values, "theorem-b5-literal": printed * values}
+        sums["proof"] = values if paths is None else paths(place, seed)
+        tables = [pd.DataFrame({"position": range(24), "variant": name, "value": v}) for name, v in sums.items()]
+        origin = Provenance.without_model(digits=list(digits))
+        results[f"paths-{seed}"] = Bounds(pd.concat(tables, ignore_index=True), origin)
     return {"over-squashing": results}
 
 
 def spectra(remainder: float, observed: float, predicted: float) -> Any:
-    limit = pd.DataFrame(
-        {"matrix": "lazy", "layer": ["0", "1"], "power": 64, "remainder": remainder, "observed_rate": observed,
-         "predicted_rate": predicted}
-    )  # fmt: skip
+    rates = {"remainder": remainder, "observed_rate": observed, "predicted_rate": predicted}
+    limit = pd.DataFrame({"matrix": "lazy", "layer": ["0", "1"], "power": 64, **rates})
     return {"over-squashing": {"spectra": Spectra(NOTHING, Provenance.without_model(), NOTHING, limit, NOTHING)}}
 
 
 def retrieved(found: Sequence[bool], first: str, last: str, quantity: str = "log_probability") -> Any:
     """How often the value is named, and the verdict at each end."""
-    ends = pd.DataFrame(
-        [
-            {"quantity": quantity, "end": end, "seeds": 6, "difference": 1.0, "low": 0.5, "high": 1.5, "verdict": said}
-            for end, said in (("first", first), ("last", last))
-        ]
-    )
+    numbers = {"seeds": 6, "difference": 1.0, "low": 0.5, "high": 1.5}
+    ends = pd.DataFrame({"quantity": quantity, "end": ["first", "last"], "verdict": [first, last], **numbers})
     return {"retrieval": {"retrieval": Retrieval(pd.DataFrame({"found": found}), Provenance.without_model(), ends)}}
 
 

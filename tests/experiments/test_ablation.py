@@ -61,14 +61,10 @@ def test_real_effects_are_those_of_a_loop_by_hand(tiny: TransformerBridge) -> No
     assert hooks.active_edits(tiny) == ()
 
 
-@pytest.mark.parametrize(
-    ("what", "method"),
-    quick(
-        [("heads", "zero"), ("heads", "mean"), ("edges", "zero"), ("layers", "zero")],
-        ("heads", "mean"),
-        ("edges", "zero"),
-    ),
-)
+WAYS = [("heads", "zero"), ("heads", "mean"), ("edges", "zero"), ("layers", "zero")]
+
+
+@pytest.mark.parametrize(("what", "method"), quick(WAYS, ("heads", "mean"), ("edges", "zero")))
 def test_a_small_ablation_does_what_is_predicted(what: str, method: str) -> None:
     """The tangent: 1 - eps of a part, for a small eps, changes m by eps times the predicted effect."""
     model, eps = tiny_model("llama", seed=2, dtype=torch.float64, **TINY), 1e-4
@@ -92,10 +88,8 @@ def test_a_small_ablation_does_what_is_predicted(what: str, method: str) -> None
 
 def test_a_head_that_writes_nothing_has_no_effect_and_none_is_predicted() -> None:
     model = tiny_model("gemma", seed=3, **TINY, fresh=True)
-    attention: Any = model.blocks[1].attn
-    weight = attention.o.original_component.weight
     with torch.no_grad():
-        weight[:, 4:8] = 0
+        model.blocks[1].attn.o.original_component.weight[:, 4:8] = 0  # pyright: ignore
     assert (model.W_O[1, 1] == 0).all()
     found: Any = ost.ablation(model, AnsweredPrompt(Prompt.from_ids(model, IDS), [2], "7"), targets=[(1, 1), (1, 2)])
     silent = found.frame[found.frame["target"] == "1.1"]
@@ -119,13 +113,10 @@ REAL = np.array([-139.0, -6.6, 3.0, 2.0, 1.0, 0.5, 0.2, 0.1])
     ],
 )
 def test_first_order_is_believed_by_order_sign_and_size_of_the_greatest(predicted: np.ndarray, words: str) -> None:
-    frame = pd.DataFrame(
-        {
-            **{"task": "t", "length": 3, "seed": 0, "what": "heads", "method": "zero", "layer": 0, "head": range(8)},
-            **{"measure": "answers", "quantity": "log_probability", "target": [f"0.{head}" for head in range(8)]},
-            **{"value": -1.0, "ablated": REAL - 1.0, "effect": REAL, "predicted_effect": predicted},
-        }
-    )
+    columns = {"task": "t", "length": 3, "seed": 0, "what": "heads", "method": "zero", "layer": 0, "head": range(8)}
+    columns |= {"measure": "answers", "quantity": "log_probability", "target": [f"0.{head}" for head in range(8)]}
+    columns |= {"value": -1.0, "ablated": REAL - 1.0, "effect": REAL, "predicted_effect": predicted}
+    frame = pd.DataFrame(columns)
     found = ost.experiments.Ablation(frame, ost.results.Provenance.without_model())  # pyright: ignore[reportAttributeAccessIssue]
     (row,) = found.agreement.to_dict("records")
     assert (row["words"], row["believed"]) == (words, words.startswith("believed"))
@@ -134,13 +125,11 @@ def test_first_order_is_believed_by_order_sign_and_size_of_the_greatest(predicte
 
 
 @pytest.mark.parametrize("begun", quick([False, True], True))
-def test_edges_and_layers_of_the_embedded_model(embedded: TransformerBridge, begun: bool) -> None:
-    found = ost.ablation(
-        embedded, "copy-first:hint=true", lengths=[8], what="edges", top=6, prefilled=begun, measures=["answers"]
-    )
+def test_edges_of_the_embedded_model(embedded: TransformerBridge, begun: bool) -> None:
+    spec, how = "copy-first:hint=true", {"what": "edges", "top": 6, "measures": ["answers"]}
+    found = ost.ablation(embedded, spec, lengths=[8], prefilled=begun, **how)
     frame: Any = found.frame
-    task = ost.tasks.task("copy-first:hint=true")
-    question = of_task(embedded, task, 8, 0, prefilled=begun, chat=None, measures=["answers"])
+    question = of_task(embedded, ost.tasks.task(spec), 8, 0, prefilled=begun, chat=None, measures=["answers"])
     with torch.no_grad(), hooks.capture(embedded, "pattern") as record:
         embedded(question.prompt[None])
     weights = torch.stack([record["pattern"][layer][0, :, -1] for layer in range(4)])
@@ -149,14 +138,14 @@ def test_edges_and_layers_of_the_embedded_model(embedded: TransformerBridge, beg
     assert torch.equal(weights[places], expected)
     assert (frame["query"] == len(question.prompt) - 1).all()
     for row in frame.to_dict("records"):
-        edge = (row["layer"], row["head"], row["query"], row["key"])
-        with hooks.ablate_edges(embedded, [edge]):
+        with hooks.ablate_edges(embedded, [(row["layer"], row["head"], row["query"], row["key"])]):
             (measure,) = question.measures(["answers"])
             assert measure.values(embedded)["log_probability"] == row["ablated"]
 
 
-def test_refusals(tiny: TransformerBridge, embedded: TransformerBridge) -> None:
+def test_refusals(tiny: TransformerBridge) -> None:
     prompt = Prompt.from_ids(tiny, IDS)
+    edge: dict[str, Any] = {"what": "edges", "targets": [(0, 0, 9, 3)]}
     cases: list[tuple[str, Any, dict[str, Any]]] = [
         ("unknown part to ablate 'head': did you mean 'heads'", "copy-first", {"what": "head"}),
         ("unknown measure 'sensitivty': did you mean 'sensitivity'", "copy-first", {"measures": ["sensitivty"]}),
@@ -171,22 +160,17 @@ def test_refusals(tiny: TransformerBridge, embedded: TransformerBridge) -> None:
         ("unknown part of a layer 'both'", prompt, {"what": "layers", "targets": [(0, "both")]}),
         ("expected carriers or an answer for the prompt, found neither", prompt, {"what": "edges"}),
         ("at most 256 tokens", "copy-first", {"lengths": [300], "measures": ["answers"], "chat": False}),
+        ("edges within the prompt's 7 tokens, found the query 9", AnsweredPrompt(prompt, [1]), edge),
     ]
     for match, task, options in cases:
         with pytest.raises(InputError, match=match):
             ost.ablation(tiny, task, **options)
-    with pytest.raises(InputError, match="edges within the prompt's 7 tokens, found the query 9"):
-        ost.ablation(tiny, AnsweredPrompt(prompt, [1]), what="edges", targets=[(0, 0, 9, 3)])
-    with pytest.raises(InputError, match="at most 8192 tokens"):
-        ost.ablation(embedded, "copy-first", lengths=[9000], measures=["answers"])
 
 
 def test_a_pair_that_is_not_apart_has_no_effect_to_measure(tiny: TransformerBridge) -> None:
     prompt = Prompt.from_ids(tiny, [60, 60])
-    with (
-        hooks.ablate_layers(tiny, [0, 1]),
-        pytest.raises(InputError, match=r"expected a pair that is apart, found .* rounding in float32"),
-    ):
-        ost.ablation(tiny, prompt, measures=["collapse"])
-    with hooks.ablate_layers(tiny, [0, 1]), pytest.raises(InputError, match="the Jacobian is 0"):
-        ost.ablation(tiny, AnsweredPrompt(prompt, [0]), measures=["sensitivity"])
+    with hooks.ablate_layers(tiny, [0, 1]):
+        with pytest.raises(InputError, match=r"expected a pair that is apart, found .* rounding in float32"):
+            ost.ablation(tiny, prompt, measures=["collapse"])
+        with pytest.raises(InputError, match="the Jacobian is 0"):
+            ost.ablation(tiny, AnsweredPrompt(prompt, [0]), measures=["sensitivity"])

@@ -73,9 +73,8 @@ def test_every_token_has_its_part(tiny: TransformerBridge, spec: str, chat: bool
     assert joined(found, ITEMS).replace(" ", "") == "1" * 5
     assert joined(found, REASONING) == OURS
     assert joined(found, LINE).strip() == MATHS
-    assert joined(found, FRAME) == (
-        "<bos><start_of_turn>user\n<end_of_turn>\n<start_of_turn>model\n" if chat else "<bos>"
-    )
+    turns = "<start_of_turn>user\n<end_of_turn>\n<start_of_turn>model\n" if chat else ""
+    assert joined(found, FRAME) == "<bos>" + turns
     before, sequence, after = form.parts(form.items(5))
     examples = joined(found, EXAMPLES)
     assert bool(examples) is spec.endswith("few-shot")
@@ -141,10 +140,8 @@ def test_the_norms_are_those_of_the_sequence_and_the_shares_are_of_one(tiny: Tra
         assert list(rows["part"]) == [FRAME, WORDS, ITEMS, REASONING, LINE]
         for row in rows.itertuples():
             own = values[here["part"] == row.part]
-            assert row.total == pytest.approx(own.sum(), rel=1e-12)
-            assert row.mean == pytest.approx(own.mean(), rel=1e-12)
-            assert row.share == pytest.approx(own.sum() / values.sum(), rel=1e-12)
-    found.plot().to_dict()
+            expected = own.sum(), own.mean(), own.sum() / values.sum()
+            assert (row.total, row.mean, row.share) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_answer_is_the_next_token(embedded: TransformerBridge) -> None:
@@ -158,7 +155,6 @@ def test_the_answer_is_the_next_token(embedded: TransformerBridge) -> None:
     assert parameters["first_token_right"] is (chosen == "0")
     assert parameters["reasoning_source"] == GIVEN_TEXT
     assert set(found.summary["part"]) == {FRAME, WORDS, ITEMS, LINE}
-    found.plot().to_dict()
 
 
 @pytest.mark.parametrize(

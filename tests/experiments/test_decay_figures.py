@@ -12,17 +12,14 @@ import pytest
 import torch
 
 import ostools as ost
-from ostools.experiments import decay
-from ostools.experiments.decay import spread_lengths
 from ostools.experiments.figures import synthetic
+from ostools.experiments.figures.synthetic import decay_fits, spread_lengths
 from ostools.ground.errors import InputError
 from ostools.reporting.charts.experiments.decay import law_words
 from ostools.theory.positions import sinusoidal
 from tests.reporting.charts.test_charts import rows_of
 
 LENGTHS = [1, 2, 7, 30]
-
-
 D, HEADS = 8, 2
 
 
@@ -127,15 +124,14 @@ def test_what_positions_are_added_to_decides_whether_figure_8_converges(block: s
 
 
 def test_figure_9_is_two_softmaxes_a_length() -> None:
-    found = ost.experiments.figure_9([1, 5, 6, 50], [4], noisy=5, noise=0.3).frame.set_index("length")
+    found: Any = ost.experiments.figure_9([1, 5, 6, 50], [4], noisy=5, noise=0.3).frame.set_index("length")
     generator = torch.Generator().manual_seed(4)
     added = 0.3 * torch.rand(5, generator=generator, dtype=torch.float64)
     x = torch.rand(50, generator=generator, dtype=torch.float64)
-    for n in (1, 5, 6, 50):
+    for n, row in found.iterrows():
         x_star = x[:n].clone()
         x_star[:5] += added[:n]
         delta = float((x[:n].softmax(0) - x_star.softmax(0)).abs().sum())
-        row: Any = found.loc[n]
         assert row["delta"] == pytest.approx(delta, abs=1e-14)
         assert row["delta"] <= row["bound"]
 
@@ -145,7 +141,7 @@ def test_the_interval_over_seeds_is_of_the_law_of_each_seed() -> None:
     noise = np.random.default_rng(1).normal(0, 0.02, len(n))  # the same for every seed: moves all rates alike
     rates = (0.9, 1.0, 1.1)
     frame = pd.concat([pd.DataFrame({"length": n, "seed": i, "d": np.exp(noise) / n**k}) for i, k in enumerate(rates)])
-    (fit,) = decay.fits(frame, ["d"], 10).to_dict("records")
+    (fit,) = decay_fits(frame, ["d"], 10).to_dict("records")
     assert fit["law"] == "power"
     # Student: t of 2 degrees of freedom at 97.5% is 4.302653, the standard error 0.1 / sqrt 3.
     assert fit["seeds_high"] - fit["seeds_low"] == pytest.approx(2 * 0.248414, abs=1e-5)
@@ -154,32 +150,31 @@ def test_the_interval_over_seeds_is_of_the_law_of_each_seed() -> None:
     assert fit["high"] - fit["low"] < 0.1  # the mean curve is nearly a power law: its interval knows nothing of seeds
     assert "along the mean curve" in law_words(fit)
     assert " over seeds" in law_words(fit)
-    (one,) = decay.fits(frame[frame["seed"] == 1], ["d"], 10).to_dict("records")
-    assert np.isnan(one["seeds_low"])
-    assert "over seeds" not in law_words(one)
-    (zero,) = decay.fits(frame.assign(d=frame["d"].where(frame["seed"] > 0, 0.0)), ["d"], 10).to_dict("records")
-    assert np.isnan(zero["seeds_high"])
-    (bent,) = decay.fits(frame.assign(d=frame["d"] + 0.1), ["d"], 10).to_dict("records")
-    assert bent["law"] == "power to a level"
-    assert np.isnan(bent["seeds_low"])
+    zero, bent = frame.assign(d=frame["d"].where(frame["seed"] > 0, 0.0)), frame.assign(d=frame["d"] + 0.1)
+    for table in (frame[frame["seed"] == 1], zero, bent):  # one seed; a law of two seeds alone; a level
+        (without,) = decay_fits(table, ["d"], 10).to_dict("records")
+        assert np.isnan(without["seeds_low"])
+        assert "over seeds" not in law_words(without)
+    assert without["law"] == "power to a level"
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("figure", "arguments", "message"),
     [
-        (lambda: ost.experiments.figure_8([0, 3]), "lengths: expected whole numbers of at least 1, found 0"),
-        (lambda: ost.experiments.figure_9([3], [-1]), "seeds: expected whole numbers of at least 0, found -1"),
-        (lambda: ost.experiments.figure_8([2**70]), "lengths: .* at most 2,147,483,647, found 1180591620717411303424"),
-        (lambda: ost.experiments.figure_8([3], d=7), "even d of at least 2"),
-        (lambda: ost.experiments.figure_8([3], readings=["vector"]), "did you mean 'vectors'"),
-        (lambda: ost.experiments.figure_8([3], n_heads=7), "n_heads that divide d = 64, found 7"),
-        (lambda: ost.experiments.figure_8([3], block="post_ln"), "did you mean 'post-ln'"),
-        (lambda: ost.experiments.figure_9([3], noise=float("nan")), "0 < noise < 100, found nan"),
+        (8, {"lengths": [0, 3]}, "lengths: expected whole numbers of at least 1, found 0"),
+        (9, {"seeds": [-1]}, "seeds: expected whole numbers of at least 0, found -1"),
+        (8, {"lengths": [2**70]}, "lengths: .* at most 2,147,483,647, found 1180591620717411303424"),
+        (8, {"d": 7}, "even d of at least 2"),
+        (8, {"readings": ["vector"]}, "did you mean 'vectors'"),
+        (8, {"n_heads": 7}, "n_heads that divide d = 64, found 7"),
+        (8, {"block": "post_ln"}, "did you mean 'post-ln'"),
+        (9, {"noise": float("nan")}, "0 < noise < 100, found nan"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(call: Any, message: str) -> None:
+def test_what_cannot_be_drawn_is_refused(figure: int, arguments: dict[str, Any], message: str) -> None:
+    function = ost.experiments.figure_8 if figure == 8 else ost.experiments.figure_9
     with pytest.raises(InputError, match=message):
-        call()
+        function(**{"lengths": [3], **arguments})
 
 
 # --- charts
@@ -187,9 +182,8 @@ def test_what_cannot_be_drawn_is_refused(call: Any, message: str) -> None:
 
 def test_the_papers_settings_are_the_defaults() -> None:
     eight, nine = ost.experiments.figure_8([2, 3], [0]), ost.experiments.figure_9([2, 300], [0])
-    assert {name: eight.provenance.parameters[name] for name in ("d", "block", "n_heads")} == {
-        "d": 64, "block": "post-ln", "n_heads": 8
-    }  # fmt: skip
+    set_to: Any = eight.provenance.parameters
+    assert (set_to["d"], set_to["block"], set_to["n_heads"]) == (64, "post-ln", 8)
     assert (nine.provenance.parameters["noisy"], nine.provenance.parameters["noise"]) == (200, 0.1)
     every: Any = ost.experiments.figure_8([2, 3]).frame
     assert every["seed"].nunique() == 5
@@ -205,6 +199,3 @@ def test_figure_9_has_five_seeds_and_bars_from_least_to_greatest() -> None:
     for length, here in frame.groupby("length"):
         row = rows[length]
         assert [row["low"], row["high"]] == pytest.approx([here["delta"].min(), here["delta"].max()], rel=1e-5)
-
-
-# --- the commands

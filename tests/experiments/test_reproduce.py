@@ -31,18 +31,14 @@ BY_ID = {claim.id: claim for claim in CLAIMS}
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "paper.md"
 
 
-def flat(text: str) -> str:
-    return " ".join(text.split())
-
-
 # --- The table of claims
 
 
 def test_every_claim_quotes_the_paper_exactly_and_once() -> None:
     if not PAPER.is_file():
         pytest.skip(f"needs {PAPER.name} in {PAPER.parent.name}, which is not the project's to ship")
-    paper = flat(PAPER.read_text(encoding="utf-8"))
-    assert {claim.id: paper.count(flat(claim.words)) for claim in CLAIMS} == dict.fromkeys(BY_ID, 1)
+    paper = " ".join(PAPER.read_text(encoding="utf-8").split())
+    assert {claim.id: paper.count(" ".join(claim.words.split())) for claim in CLAIMS} == dict.fromkeys(BY_ID, 1)
 
 
 def test_every_claim_has_a_rule_in_words_a_place_and_parts_that_exist() -> None:
@@ -60,12 +56,8 @@ def test_figures_choose_claims_and_claims_their_parts() -> None:
     assert chosen_claims() == list(CLAIMS)
     assert {name for claim in chosen_claims([9]) for name in claim.needs} == {"figure-9"}
     assert [part.name for part in parts_of(chosen_claims([8, 5]))] == ["figure-5", "figure-8"]
-    for wrong, word in (
-        ([1], "Figure 1 is a drawing"),
-        ([10], "expected one of 2, 3"),
-        ([], "at least one"),
-        ([True], "one of"),
-    ):
+    refusals: dict[str, list[int]] = {"Figure 1 is a drawing": [1], "expected one of 2, 3": [10], "at least one": []}
+    for word, wrong in refusals.items():
         with pytest.raises(InputError, match=word):
             chosen_claims(wrong)
 
@@ -211,8 +203,6 @@ CASES: list[tuple[str, str, Any]] = [
     ("arbitrarily-close", DISAGREES, planted.figure_5(FALL | {"a": wavy(to_level(1.0, 2.0))})),
     ("arbitrarily-close", DISAGREES, planted.figure_5(FALL | {"a": wavy(level(1.0))})),
     ("arbitrarily-close", UNTESTED, planted.figure_5(FALL, lengths=range(1, 20))),
-    ("near-precision-at-50", AGREES, planted.figure_5(UNDER)),
-    ("near-precision-at-50", DISAGREES, planted.figure_5(OVER)),
     ("near-precision-at-50", AGREES, planted.figure_5(UNDER, noise=4e-6)),  # five times the noise
     ("near-precision-at-50", DISAGREES, planted.figure_5(UNDER, noise=1e-6)),  # twenty times
     ("near-precision-at-50", UNTESTED, planted.figure_5(UNDER, lengths=range(1, 30))),
@@ -225,8 +215,6 @@ CASES: list[tuple[str, str, Any]] = [
     ("ones-collapse-in-copying", AGREES, planted.figure_5(UNDER)),
     ("ones-collapse-in-copying", DISAGREES, planted.figure_5(OVER)),
     ("ones-collapse-in-copying", UNTESTED, planted.figure_5(UNDER, noise=np.nan)),
-    ("commas-separate", AGREES, planted.figure_5(UNDER)),
-    ("commas-separate", DISAGREES, planted.figure_5(OVER)),
     ("commas-separate", DISAGREES, planted.figure_5(UNDER, noise=0.2)),
     ("commas-separate", DISAGREES, planted.figure_5(UNDER | {"c": level(2.0)})),
     ("commas-separate", AGREES, planted.figure_5(UNDER | {"c": level(1.0), "d": mostly_above})),

@@ -61,14 +61,11 @@ def test_the_probability_is_of_a_blank_and_the_value_in_quotes(model: Transforme
     assert row["log_probability"] == pytest.approx(total, abs=1e-4)
 
 
-def made(log_p: Any, sensitivity_mean: Any) -> pd.DataFrame:
+def made(log_p: np.ndarray, sensitivity_mean: np.ndarray) -> pd.DataFrame:
     """Seeds by positions."""
-    rows = [
-        {"seed": seed, "position": place, "log_probability": float(log_p[seed][place]), "sensitivity_mean": value}
-        for seed, values in enumerate(sensitivity_mean)
-        for place, value in enumerate(values)
-    ]
-    return pd.DataFrame(rows)
+    seed, place = np.indices(log_p.shape)
+    columns = {"seed": seed, "position": place, "log_probability": log_p, "sensitivity_mean": sensitivity_mean}
+    return pd.DataFrame({name: values.ravel() for name, values in columns.items()})
 
 
 def test_ends_against_what_is_between_by_hand() -> None:
@@ -95,9 +92,10 @@ def test_an_end_is_above_only_where_seeds_agree() -> None:
 
 
 def test_bad_arguments(model: TransformerBridge) -> None:
-    with pytest.raises(InputError, match=r"positions: expected whole numbers of at most 2, found 3"):
-        retrieval(model, [0, 3], 3)
-    with pytest.raises(InputError, match="found none"):
-        retrieval(model, [], 3)
-    with pytest.raises(InputError, match="length \\(records\\): expected a whole number of at least 2, found 1"):
-        retrieval(model, None, 1)
+    for positions, length, words in (
+        ([0, 3], 3, r"positions: expected whole numbers of at most 2, found 3"),
+        ([], 3, "found none"),
+        (None, 1, r"length \(records\): expected a whole number of at least 2, found 1"),
+    ):
+        with pytest.raises(InputError, match=words):
+            retrieval(model, positions, length)

@@ -19,18 +19,9 @@ WIDE = corrected(LEVEL, 1)
 
 def pairs(quantity: str = "collapse_distance", lengths: Any = range(1, 21), seeds: Any = (0,), **columns: Any) -> Any:
     """Rows of one mitigation; `value` and `baseline` may be functions of length and seed."""
-    made = {
-        "mitigation": "m",
-        "dtype": "float64" if quantity == "collapse_distance" else None,
-        "quantity": quantity,
-        "kind": "measured",
-        "value": 1.0,
-        "baseline": 1.0,
-        "rounding": 0.0,
-        "status": "active",
-        "reason": "",
-        "within_training": True,
-    } | columns
+    made = {"mitigation": "m", "dtype": "float64" if quantity == "collapse_distance" else None, "quantity": quantity}
+    made |= {"kind": "measured", "value": 1.0, "baseline": 1.0, "rounding": 0.0, "status": "active", "reason": ""}
+    made |= {"within_training": True} | columns
     return pd.DataFrame(
         [
             {name: each(n, seed) if callable(each) else each for name, each in made.items()}
@@ -41,9 +32,10 @@ def pairs(quantity: str = "collapse_distance", lengths: Any = range(1, 21), seed
     )
 
 
-def judged(frame: Any, wide: float = WIDE) -> tuple[dict[str, Any], dict[str, Any]]:
-    found = effects(frame, LEVEL, wide)
-    return found.to_dict("records")[0], verdicts(found, wide).to_dict("records")[0]
+def judged(*given: Any, **columns: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The effect and the verdict on `pairs` of these arguments."""
+    found = effects(pairs(*given, **columns), LEVEL, WIDE)
+    return found.to_dict("records")[0], verdicts(found, WIDE).to_dict("records")[0]
 
 
 def test_all_verdicts_hold_together_by_bonferroni() -> None:
@@ -58,8 +50,7 @@ def noisy(seed: int, scale: float = 0.1) -> Any:
 def test_seeds_of_a_length_stay_together() -> None:
     """The same question asked again is no new evidence."""
     noise = noisy(1)
-    once = judged(pairs(value=lambda n, s: 10 ** noise(n, 0)))[0]
-    often = judged(pairs(seeds=range(8), value=lambda n, s: 10 ** noise(n, 0)))[0]
+    once, often = (judged(seeds=range(k), value=lambda n, s: 10 ** noise(n, 0))[0] for k in (1, 8))
     for name in ("effect", "low", "high", "verdict_low", "verdict_high"):
         assert often[name] == pytest.approx(once[name], abs=1e-12)
 
@@ -69,104 +60,99 @@ def test_seeds_of_a_length_stay_together() -> None:
 def test_the_sign_of_a_verdict(sign: int, verdict: str, quantity: str) -> None:
     noise = noisy(2)
     about = str(judging.QUANTITIES[quantity].about)
-    _, said = judged(pairs(quantity, value=lambda n, s: 10 ** (sign * 0.2 + noise(n, s))))
+    _, said = judged(quantity, value=lambda n, s: 10 ** (sign * 0.2 + noise(n, s)))
     assert said[about] == verdict
 
 
 def test_too_few_lengths_for_a_verdict() -> None:
     """Five lengths, all better: that is nothing rare enough for four verdicts at 95%; eight are."""
-    better = pairs(lengths=range(1, 6), value=2.0)
-    row, said = judged(better)
+    row, said = judged(lengths=range(1, 6), value=2.0)
     assert row["low"] > 0
     assert said["collapse"] == "not decided"
     assert "on 5 lengths, and a verdict needs 8" in said["sentence"]
-    assert judged(pairs(lengths=range(1, 9), value=2.0))[1]["collapse"] == "larger"
-    assert np.isnan(judged(pairs(lengths=[4, 9], value=2.0))[0]["low"])
+    assert judged(lengths=range(1, 9), value=2.0)[1]["collapse"] == "larger"
+    assert np.isnan(judged(lengths=[4, 9], value=2.0)[0]["low"])
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_p_value_alone_decides(sign: int) -> None:
     """Seven effects of 1 and one of -0.01: the interval leaves 0 out, and 4 of 256 sign patterns are as extreme."""
     made = [1.0] * 7 + [-0.01]
-    row, said = judged(pairs(lengths=range(1, 9), value=lambda n, s: 10 ** (sign * made[n - 1])))
-    near, far = sorted([abs(row["verdict_low"]), abs(row["verdict_high"])])
+    row, said = judged(lengths=range(1, 9), value=lambda n, s: 10 ** (sign * made[n - 1]))
     assert row["verdict_low"] * row["verdict_high"] > 0
-    assert 0 < near < far
     assert row["p_value"] == 4 / 256 > 1 - WIDE
     assert said["collapse"] == "no measurable effect"
-    unconfirmed = "]; the interval excludes zero, a sign-flip test did not confirm it: an effect may be there)"
-    assert unconfirmed in said["sentence"]
+    assert (
+        "]; the interval excludes zero, a sign-flip test did not confirm it: an effect may be there)"
+        in said["sentence"]
+    )
     for columns in ({"verdict_low": -0.1, "verdict_high": 0.1}, {"baseline_floored": 8}):  # a bound has no interval
-        (sentence,) = verdicts(pd.DataFrame([row | columns]), WIDE)["sentence"]
-        assert "sign-flip" not in sentence
+        assert "sign-flip" not in verdicts(pd.DataFrame([row | columns]), WIDE)["sentence"][0]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_interval_alone_decides(sign: int) -> None:
     """An effect in every row of a table of verdicts, whose p-value is clear and whose interval holds 0."""
-    row = effects(pairs(value=lambda n, s: 10**sign), LEVEL, WIDE)
-    assert verdicts(row, WIDE)["collapse"].tolist() == ["larger" if sign > 0 else "smaller"]
-    ends = ("verdict_low", -0.01) if sign > 0 else ("verdict_high", 0.01)
-    assert float(row["p_value"].iloc[0]) <= 1 - WIDE
-    assert verdicts(row.assign(**dict([ends])), WIDE)["collapse"].tolist() == ["no measurable effect"]
-    assert verdicts(row.assign(**{ends[0]: 0.0}), WIDE)["collapse"].tolist() == ["no measurable effect"]
+    row, said = judged(value=lambda n, s: 10**sign)
+    assert said["collapse"] == ("larger" if sign > 0 else "smaller")
+    assert row["p_value"] <= 1 - WIDE
+    end = "verdict_low" if sign > 0 else "verdict_high"
+    for value in (-0.01 * sign, 0.0):
+        assert verdicts(pd.DataFrame([row | {end: value}]), WIDE)["collapse"].tolist() == ["no measurable effect"]
 
 
 def test_what_changed_nothing_is_no_evidence() -> None:
-    _, said = judged(pairs("correct", status="inactive"))
-    assert said["answers"] == "inactive"
-    some = pairs("sensitivity", value=lambda n, s: 3.0, status=lambda n, s: "inactive" if n < 10 else "active")
-    row, said = judged(some)
+    assert judged("correct", status="inactive")[1]["answers"] == "inactive"
+    some = {"value": lambda n, s: 3.0, "status": lambda n, s: "inactive" if n < 10 else "active"}
+    row, said = judged("sensitivity", **some)
     assert (row["lengths"], row["inactive"], said["sensitivity"]) == (11, 9, "larger")
-    _, said = judged(pairs("tokens", status="refused", value=float("nan"), reason="cannot be told"))
+    refused = {"status": "refused", "value": float("nan")}
+    _, said = judged("tokens", **refused, reason="cannot be told")
     assert said["sentence"].startswith("m: answers: not decided (not measured)")
-    refused = pairs(status="refused", value=float("nan"), reason="ends in its sequence")
-    row, said = judged(refused)
+    row, said = judged(**refused, reason="ends in its sequence")
     assert (row["refused"], row["pairs"], said["collapse"]) == (20, 0, "not decided")
     assert "distance of the pair: not decided (ends in its sequence)" in said["sentence"]
 
 
-def test_nothing_to_gain_where_all_is_right() -> None:
-    _, said = judged(pairs("correct"))
-    assert said["answers"] == "no measurable effect"
-    assert "20 of 20 right without it: nothing could be gained, and as many with it" in said["sentence"]
-    _, said = judged(pairs("correct", value=0.0))
-    assert said["answers"] == "hurts"
-    _, said = judged(pairs("correct", value=0.0, baseline=0.0))
-    assert said["answers"] == "no measurable effect"
-    assert (
-        "answers: no measurable effect (0 of 20 right without it: nothing could be lost; +0.0 points"
-        in said["sentence"]
-    )
-    _, said = judged(pairs("correct", value=1.0, baseline=0.0))
-    assert said["answers"] == "helps"
+@pytest.mark.parametrize(
+    ("value", "baseline", "verdict", "words"),
+    [
+        (1.0, 1.0, "no measurable effect", "20 of 20 right without it: nothing could be gained, and as many with it"),
+        (0.0, 1.0, "hurts", ""),
+        (0.0, 0.0, "no measurable effect", "(0 of 20 right without it: nothing could be lost; +0.0 points"),
+        (1.0, 0.0, "helps", ""),
+    ],
+)
+def test_nothing_to_gain_where_all_is_right(value: float, baseline: float, verdict: str, words: str) -> None:
+    _, said = judged("correct", value=value, baseline=baseline)
+    assert said["answers"] == verdict
+    assert words in said["sentence"]
 
 
 def test_lengths_beyond_training_decide_nothing_unless_there_are_no_others() -> None:
-    frame = pairs(value=lambda n, s: 5.0 if n > 10 else 1.0, within_training=lambda n, s: n <= 10)
-    row, said = judged(frame)
+    columns: Any = {"value": lambda n, s: 5.0 if n > 10 else 1.0, "within_training": lambda n, s: n <= 10}
+    row, said = judged(**columns)
     assert (row["effect"], row["lengths"], row["beyond_training"]) == (0, 10, False)
     assert said["collapse"] == "no measurable effect"
-    row, said = judged(frame[frame["length"] > 10])
+    row, said = judged(lengths=range(11, 21), **columns)
     assert (row["lengths"], row["beyond_training"], said["collapse"]) == (10, True, "larger")
     assert "every length is beyond the trained ones" in said["sentence"]
 
 
 def test_a_ratio_to_rounding_is_none() -> None:
     """0 against 1e-9 where 1e-6 is rounding is no difference; 0 against 1 is a factor of at least a million."""
-    row, said = judged(pairs(value=0.0, baseline=1e-9, rounding=1e-6))
-    assert (row["effect"], said["collapse"]) == (0, "no measurable effect")
-    row, said = judged(pairs(value=0.0, baseline=1.0, rounding=1e-6))
-    assert row["effect"] == pytest.approx(-6)
-    assert said["collapse"] == "smaller"
-    assert (row["value_floored"], row["baseline_floored"]) == (20, 0)
-    assert "distance of the pair: smaller (at most ×1.0e-6);" in said["sentence"]
-    row, said = judged(pairs(value=1.0, baseline=lambda n, s: 0.0 if n < 4 else 1e-3, rounding=1e-6))
-    assert (row["value_floored"], row["baseline_floored"]) == (0, 3)
-    assert "distance of the pair: larger (at least ×" in said["sentence"]
-    assert "[" not in said["sentence"]
-    _, said = judged(pairs(value=0.0, baseline=0.0, rounding=1e-6))
-    assert "no measurable effect (rounding on both sides, ×1)" in said["sentence"]
+    for value, baseline, verdict, floored, words in (
+        (0.0, 1e-9, "no measurable effect", (20, 20), ""),
+        (0.0, 1.0, "smaller", (20, 0), "distance of the pair: smaller (at most ×1.0e-6);"),
+        (1.0, lambda n, s: 0.0 if n < 4 else 1e-3, "larger", (0, 3), "distance of the pair: larger (at least ×"),
+        (0.0, 0.0, "no measurable effect", (20, 20), "no measurable effect (rounding on both sides, ×1)"),
+    ):
+        row, said = judged(value=value, baseline=baseline, rounding=1e-6)
+        assert said["collapse"] == verdict
+        assert (row["value_floored"], row["baseline_floored"]) == floored
+        assert words in said["sentence"]
+        assert "[" not in said["sentence"] or verdict != "larger"
+    assert judged(value=0.0, baseline=1.0, rounding=1e-6)[0]["effect"] == pytest.approx(-6)
 
 
 def test_floors_are_the_larger_of_the_two_and_of_the_largest_token() -> None:
@@ -175,7 +161,6 @@ def test_floors_are_the_larger_of_the_two_and_of_the_largest_token() -> None:
     for with_it, without in ((2e-7, 5e-7), (5e-7, 2e-7)):
         row = study._row("m", key, arms.Cell(1.0, rounding=with_it), arms.Cell(3.0, rounding=without))
         assert row["rounding"] == 5e-7
-    found = arms._mean_at(
-        pd.DataFrame({"position": range(4), "norm": [0.0, 8.0, 0.0, 4.0]}), "norm", [0, 2], "active", "measured"
-    )
+    norms = pd.DataFrame({"position": range(4), "norm": [0.0, 8.0, 0.0, 4.0]})
+    found = arms._mean_at(norms, "norm", [0, 2], "active", "measured")
     assert (found.value, found.rounding) == (0.0, 8.0 * torch.finfo(torch.float32).eps)

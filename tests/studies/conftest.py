@@ -8,8 +8,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from studies.training.corpus import Corpus, make_corpus
-from studies.training.tokenizer import train_tokenizer
+from studies.training.corpus import Corpus, make_corpus, train_tokenizer
 
 
 @pytest.fixture(autouse=True)

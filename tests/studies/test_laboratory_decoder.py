@@ -18,16 +18,8 @@ from studies.laboratory.training import WEIGHTS, load_lab, untrained_lab
 pytestmark = pytest.mark.slow
 TINY: dict[str, Any] = {"n_layers": 2, "d_model": 16, "n_heads": 2, "d_mlp": 16, "longest": 5, "context": 32}
 TINY |= {"steps": 2, "batch": 4, "warmup_steps": 1, "decay_steps": 1}
-EVERY = [
-    {"positions": "none"},
-    {"positions": "learned"},
-    {"positions": "sinusoidal"},
-    {"positions": "alibi"},
-    {"positions": "alibi", "window": 3},
-    {"positions": "rope"},
-    {"positions": "rope", "rope_base": 100.0},
-    {"positions": "rope", "window": 3},
-]
+EVERY: list[dict[str, Any]] = [{"positions": name} for name in ("none", "learned", "sinusoidal", "alibi", "rope")]
+EVERY += [{"positions": "rope", "rope_base": 100.0}, *({"positions": name, "window": 3} for name in ("alibi", "rope"))]
 IDS = torch.tensor([[1, 4, 3, 4, 4, 3, 3, 4, 15]])
 
 

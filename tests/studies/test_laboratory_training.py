@@ -20,12 +20,9 @@ TINY = LabConfig(
 )
 
 
-def _weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / WEIGHTS)
-
-
-def _same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+def _same(first: Path, second: Path) -> bool:
+    one, other = (load_file(folder / WEIGHTS) for folder in (first, second))
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("positions", ["rope", "none", "learned", "sinusoidal", "alibi"])
@@ -63,8 +60,8 @@ def test_a_product_is_added_up_in_float32_and_rounded_once_forwards_and_backward
 def test_one_seed_gives_the_same_bits_and_another_others(tmp_path: Path) -> None:
     first, again = (train_lab(TINY, tmp_path / name) for name in ("first", "again"))
     other = train_lab(replace(TINY, seed=1), tmp_path / "other")
-    assert _same(_weights(first), _weights(again))
-    assert not _same(_weights(first), _weights(other))
+    assert _same(first, again)
+    assert not _same(first, other)
 
 
 def test_a_finished_model_is_left_as_it_is_and_another_config_is_refused(tmp_path: Path) -> None:

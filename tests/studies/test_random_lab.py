@@ -22,15 +22,15 @@ def test_one_pass_for_all_depths_and_lengths_equals_separate_passes() -> None:
         alone = Decoder.random(3, n_layers=depth, vocabulary=16, positions="rope", rope_base=100.0)
         for n in (1, 4, 8):
             short, long = (alone.forward(tokens[:, : 5 + copies]) for copies in (n, n + 1))
-            distance = (long.y[0, -1] - short.y[0, -1]).norm()
-            torch.testing.assert_close(found[depth]["distance"][n - 1], distance, rtol=1e-9, atol=1e-12)
-            l1 = (long.residuals[-1][0, -1] - short.residuals[-1][0, -1]).abs().sum()
-            torch.testing.assert_close(found[depth]["l1"][n - 1], l1, rtol=1e-9, atol=1e-12)
             row, longer = short.patterns[-1][0, :, -1], long.patterns[-1][0, :, -1]
-            by_first = ((longer[:, :-1] - row).abs().sum(-1) + longer[:, -1]).mean()
-            by_last = ((longer[:, 1:] - row).abs().sum(-1) + longer[:, 0]).mean()
-            torch.testing.assert_close(found[depth]["total_variation"][n - 1], by_first, rtol=1e-9, atol=1e-12)
-            torch.testing.assert_close(found[depth]["shifted_variation"][n - 1], by_last, rtol=1e-9, atol=1e-12)
+            expected = {
+                "distance": (long.y[0, -1] - short.y[0, -1]).norm(),
+                "l1": (long.residuals[-1][0, -1] - short.residuals[-1][0, -1]).abs().sum(),
+                "total_variation": ((longer[:, :-1] - row).abs().sum(-1) + longer[:, -1]).mean(),
+                "shifted_variation": ((longer[:, 1:] - row).abs().sum(-1) + longer[:, 0]).mean(),
+            }
+            for quantity, value in expected.items():
+                torch.testing.assert_close(found[depth][quantity][n - 1], value, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", runs.ENCODINGS)
@@ -93,11 +93,8 @@ def test_validation_is_the_l1_distance_at_the_last_layer_of_separate_passes(name
 def test_the_collapse_length_keeps_its_promise(below: list[bool], first: int) -> None:
     lengths = list(range(first, first + len(below)))
     start = runs.collapse_start(below, lengths)
-    candidates = [
-        n
-        for n in lengths
-        if all(b for b, m in zip(below, lengths, strict=True) if m >= n) and lengths[-1] >= max(2 * n, n + 32)
-    ]
+    later = {n: [b for b, m in zip(below, lengths, strict=True) if m >= n] for n in lengths}
+    candidates = [n for n in lengths if all(later[n]) and lengths[-1] >= max(2 * n, n + 32)]
     assert start == (min(candidates) if candidates else None)
 
 

@@ -17,41 +17,24 @@ from studies.laboratory import trained_lab as trained_lab_module
 from studies.laboratory.config import LabConfig, grid
 from studies.laboratory.decoder import lab_decoder
 from studies.laboratory.prompts import IDS, LabTask, lab_tokenizer
-from studies.laboratory.summary import (
-    trained_summary,
-)
+from studies.laboratory.summary import trained_summary
 from studies.laboratory.trained_lab import COLUMNS, TrainedLab, measured_grid, trained_lab
 from studies.laboratory.training import train_lab
+from tests.studies.test_laboratory_training import TINY as ONE_LAYER
 
 pytestmark = pytest.mark.slow
-TINY = LabConfig(
-    n_layers=2,
-    d_model=16,
-    n_heads=2,
-    d_mlp=16,
-    longest=4,
-    steps=30,
-    batch=16,
-    warmup_steps=2,
-    decay_steps=4,
-    context=48,
-)
+TINY = replace(ONE_LAYER, n_layers=2, longest=4, steps=30, batch=16, context=48)
 CONFIGS = [TINY, replace(TINY, positions="alibi")]
 PLAIN = {"n_layers": 4, "window": 0, "sinks": 0, "norm": "pre", "trained_in": "float32"}
-SMALL = {
-    "COLLAPSE_LENGTHS": range(1, 6),
-    "KEPT_LENGTHS": (1, 3, 5),
-    "ANSWER_LENGTHS": (2, 6),
-    "SENSITIVITY_LENGTHS": (3,),
-    "PROBE_LENGTHS": (2, 3, 4, 5, 6),
-}
+SMALL = {"COLLAPSE_LENGTHS": range(1, 6), "KEPT_LENGTHS": (1, 3, 5), "ANSWER_LENGTHS": (2, 6)}
+SMALL |= {"SENSITIVITY_LENGTHS": (3,), "PROBE_LENGTHS": (2, 3, 4, 5, 6), "PROMPTS": 6, "WINDOWS": (2,), "BASE": TINY}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     where = tmp_path_factory.mktemp("lab")
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**SMALL, "PROMPTS": 6, "WINDOWS": (2,), "BASE": TINY}.items():
+        for name, value in SMALL.items():
             patch.setattr(trained_lab_module, name, value)
         for config in CONFIGS:
             train_lab(config, where / "models" / config.name)
@@ -64,14 +47,10 @@ def result(folder: Path) -> TrainedLab:
     return measured_grid(folder, CONFIGS)
 
 
-def _plain(folder: Path, config: LabConfig, window: int | None = None) -> Any:
-    model = lab_decoder(replace(config, window=window), "eager").eval()
-    model.load_state_dict(_weights(folder, config))
+def _plain(folder: Path, config: LabConfig) -> Any:
+    model = lab_decoder(config, "eager").eval()
+    model.load_state_dict(load_file(folder / "models" / config.name / "model.safetensors"))
     return model.double()
-
-
-def _weights(folder: Path, config: LabConfig) -> dict[str, torch.Tensor]:
-    return load_file(folder / "models" / config.name / "model.safetensors")
 
 
 def _rows(result: TrainedLab, quantity: str, **wanted: Any) -> Any:
@@ -172,20 +151,15 @@ def test_the_stored_table_is_of_the_whole_grid_and_says_what_the_page_says() -> 
     stored = trained_lab()
     cells = stored.provenance.parameters["cells"]
     assert list(cells) == [config.name for config in grid()]
+    names = ("positions", "n_layers", "window", "sinks", "norm", "dtype", "seed")
     for config in grid():
         there = cells[config.name]["config"]
-        assert {
-            name: there[name] for name in ("positions", "n_layers", "window", "sinks", "norm", "dtype", "seed")
-        } == {
-            name: getattr(config, name)
-            for name in ("positions", "n_layers", "window", "sinks", "norm", "dtype", "seed")
-        }
+        assert [there[name] for name in names] == [getattr(config, name) for name in names]
     table = trained_summary(stored)
-    kind = {"n_layers": 4, "window": 0, "sinks": 0, "norm": "pre", "trained_in": "float32", "forced": False}
+    kind = PLAIN | {"forced": False}
     rows = table[(table[list(kind)] == list(kind.values())).all(axis=1)].set_index(["encoding", "weights"])
     rates = {"none": (1.48, 1.97), "alibi": (1.99, 2.46), "rope-10000": (0.96, 0.24), "learned": (0.03, 0.06)}
-    for encoding, (before, after) in rates.items():
-        assert rows.loc[(encoding, "untrained"), "rate"] == pytest.approx(before, abs=0.005)
-        assert rows.loc[(encoding, "trained"), "rate"] == pytest.approx(after, abs=0.005)
+    for encoding, rate in rates.items():
+        assert tuple(rows.loc[encoding].loc[["untrained", "trained"], "rate"]) == pytest.approx(rate, abs=0.005)
     assert tuple(rows.loc[("alibi", "trained"), ["collapse_first", "collapse_last"]]) == (50, 104)
     assert rows.loc[("none", "trained"), "count_unseen"] == pytest.approx(0.11, abs=0.005)

@@ -20,9 +20,8 @@ from studies.training import __main__ as entry
 from studies.training import card as card_module
 from studies.training import corpus as corpus_module
 from studies.training import evaluate, examples, loop
-from studies.training.corpus import Corpus
+from studies.training.corpus import EOS_ID, Corpus
 from studies.training.recipe import RECIPES, Recipe
-from studies.training.tokenizer import EOS_ID
 
 pytestmark = pytest.mark.slow
 EMBEDDED = EMBEDDED_DIRECTORIES["embedded"]
@@ -31,15 +30,11 @@ TINY = Recipe(
     steps=7, task_tokens=300, text_tokens=64, text_length=32, steps_per_group=3, warmup_steps=2, n_layers=1, d_model=16,
     n_heads=2, d_head=8, d_mlp=32, context_length=1024,
 )  # fmt: skip
-
-
-SMALL = {
-    "embedded": TINY,
-    "embedded-short": replace(TINY, length_law="falling", length_scale=6.0, curriculum_steps=0, stored="bfloat16"),
-    "embedded-windowed": replace(
-        TINY, architecture="gemma3", n_layers=2, window=4, full_layers=(1,), length_law="falling", stored="bfloat16"
-    ),
-}
+SHORT = replace(TINY, length_law="falling", length_scale=6.0, curriculum_steps=0, stored="bfloat16")
+WINDOWED = replace(
+    TINY, length_law="falling", stored="bfloat16", architecture="gemma3", n_layers=2, window=4, full_layers=(1,)
+)
+SMALL = {"embedded": TINY, "embedded-short": SHORT, "embedded-windowed": WINDOWED}
 """Each recipe made tiny, and what makes it another than the first kept."""
 
 
@@ -126,16 +121,6 @@ def test_the_entry_writes_a_directory_that_loads_with_weights_as_they_are_stored
     assert (tmp_path / "MODEL_CARD.md").read_text() == card_module.render_card(card)
 
 
-@pytest.fixture(scope="module")
-def embedded() -> GemmaForCausalLM:
-    return GemmaForCausalLM.from_pretrained(EMBEDDED).eval()
-
-
-@pytest.fixture(scope="module")
-def embedded_tokenizer() -> Tokenizer:
-    return Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_card_is_of_the_recipe_and_the_text_in_the_repository(name: str) -> None:
     directory, recipe = EMBEDDED_DIRECTORIES[name], RECIPES[name]
@@ -151,8 +136,10 @@ def test_a_card_is_of_the_recipe_and_the_text_in_the_repository(name: str) -> No
         assert row["within_training"] is (row["length_to"] <= card["trained_lengths"][row["task"]])
 
 
-def test_exact_is_what_generation_gives(embedded: GemmaForCausalLM, embedded_tokenizer: Tokenizer) -> None:
+def test_exact_is_what_generation_gives() -> None:
     """One forced pass against Hugging Face's own greedy generation, on prompts that end right and on some that do not."""
+    embedded: Any = GemmaForCausalLM.from_pretrained(EMBEDDED).eval()
+    embedded_tokenizer = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
     prompts = [
         examples.encode_example(task, task.items(length, 9), embedded_tokenizer, TINY)
         for task in (AppendixTask("sum-ones"), AppendixTask("copy", uniform=True), AppendixTask("copy-last", hint=True))
@@ -163,9 +150,8 @@ def test_exact_is_what_generation_gives(embedded: GemmaForCausalLM, embedded_tok
     for prompt in prompts:
         ids = torch.tensor([prompt.ids[: prompt.n_prompt]])
         wanted = list(prompt.ids[prompt.n_prompt :])
-        out = embedded.generate(  # pyright: ignore[reportAttributeAccessIssue]
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=len(wanted), eos_token_id=EOS_ID
-        )
+        how = {"do_sample": False, "max_new_tokens": len(wanted), "eos_token_id": EOS_ID}
+        out = embedded.generate(ids, attention_mask=torch.ones_like(ids), **how)
         generated.append(out[0, prompt.n_prompt :].tolist() == wanted)
     assert measured == generated
     assert set(generated) == {True, False}

@@ -28,9 +28,8 @@ from ostools.theory.statistics.intervals import wilson
 from tests.checkpoints import make_tokenizer, tiny_model
 
 MODULE = importlib.import_module("ostools.sweep.corpus.corpus")  # `sweep.corpus` is the function
-measured_corpus: Any = ost.corpus
+measured: Any = ost.corpus
 """Its type is of both results: each test knows which one it asked for."""
-SHORT: dict[str, Any] = {"lengths": [8], "progress": False}
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 64}
 
 
@@ -47,18 +46,18 @@ def texts(count: int, words: int = 24) -> list[str]:
     return [" ".join(random.choice(WORDS, words)) for _ in range(count)]
 
 
-def equal(one: Any, other: Any) -> None:
-    """Every table to the last bit; and where the numbers come from."""
-    for name in ("frame", "shapes", "windows", "summary"):
-        pd.testing.assert_frame_equal(getattr(one, name), getattr(other, name), check_exact=True)
-    assert one.provenance.parameters == other.provenance.parameters
-    assert one.provenance.model == other.provenance.model
+def equal(first: Any, second: Any, *names: str) -> None:
+    """The tables to the last bit, and where the numbers come from."""
+    for name in ("frame", "windows", *names):
+        pd.testing.assert_frame_equal(getattr(first, name), getattr(second, name), check_exact=True)
+    assert first.provenance.parameters == second.provenance.parameters
+    assert first.provenance.model == second.provenance.model
 
 
 def test_one_window_of_one_text_is_its_sensitivity_to_the_bit(model: TransformerBridge) -> None:
-    found = measured_corpus(model, texts(1), lengths=16, progress=False)
+    found = measured(model, texts(1), lengths=16)
     prompt = ost.Prompt.from_ids(model, found.windows["token_id"].tolist())
-    alone = ost.sensitivity(model, prompt, linearisations=["full"], method="exact", progress=False)
+    alone = ost.sensitivity(model, prompt, linearisations=["full"], method="exact")
     norms = alone.frame["operator_norm"].to_numpy()
     assert found.windows["value"].tolist() == norms.tolist()
     assert found.windows["share"].tolist() == shares(norms).tolist()
@@ -68,18 +67,15 @@ def test_one_window_of_one_text_is_its_sensitivity_to_the_bit(model: Transformer
     assert found.shapes["verdict"].tolist() == ["not tested: 1 texts, 3 needed", "not tested: 14 tokens, 15 needed"]
 
 
-@pytest.mark.parametrize("mitigation", [None, "sliding-window:window=4"])
-def test_a_window_in_a_batch_is_that_window_alone_under_the_same_mitigation(
-    model: TransformerBridge, mitigation: str | None
-) -> None:
-    how: dict[str, Any] = {"mitigation": mitigation, "progress": False}
-    found = measured_corpus(model, texts(3), lengths=[12], **how)
+def test_a_window_in_a_batch_is_that_window_alone_under_the_same_mitigation(model: TransformerBridge) -> None:
+    mitigation = "sliding-window:window=4"
+    found = measured(model, texts(3), lengths=[12], mitigation=mitigation)
     (window_set,) = draw(tokenizer_of(model), texts(3), [12], count=None, seed=0)
-    for number, rows in found.windows.groupby("window"):
-        prompt = ost.Prompt.from_ids(model, window_set.windows[number].ids)
-        alone: Any = ost.sensitivity(model, prompt, linearisations=["full"], method="exact", **how)
-        np.testing.assert_allclose(rows["value"], alone.frame["operator_norm"], rtol=1e-6, atol=1e-9)
-    assert found.provenance.parameters.get("mitigation") == mitigation
+    prompts = [ost.Prompt.from_ids(model, window.ids) for window in window_set.windows]
+    alone = ost.sensitivity(model, prompts, linearisations=["full"], method="exact", mitigation=mitigation)
+    values = np.concatenate([result.frame["operator_norm"] for result in alone])
+    np.testing.assert_allclose(found.windows["value"], values, rtol=1e-6, atol=1e-9)
+    assert found.provenance.parameters["mitigation"] == mitigation
 
 
 def test_an_estimate_is_that_of_the_seed_and_the_cell(
@@ -87,14 +83,14 @@ def test_an_estimate_is_that_of_the_seed_and_the_cell(
 ) -> None:
     """Other directions in every cell: an error of all cells alike would be in no interval over texts."""
     monkeypatch.setattr(MODULE, "TOKENS_PER_CELL", 24)
-    found = measured_corpus(model, texts(4), lengths=12, method="estimate", seed=5, progress=False)
+    found = measured(model, texts(4), lengths=12, method="sketch", seed=5)
     for number in (0, 1):
         rows = found.windows[found.windows["window"].isin([2 * number, 2 * number + 1])]
         prompts = [ost.Prompt.from_ids(model, part["token_id"].tolist()) for _, part in rows.groupby("window")]
-        how: dict[str, Any] = {"linearisations": ["full"], "method": "estimate", "progress": False}
-        alone = ost.sensitivity(model, prompts, **how, seed=5 + number)
-        values = np.concatenate([one.frame["frobenius_norm"].to_numpy() for one in alone])
-        np.testing.assert_allclose(rows["value"], values, rtol=1e-6)
+        for seed in (5, 6):
+            alone = ost.sensitivity(model, prompts, linearisations=["full"], method="sketch", seed=seed)
+            values = np.concatenate([result.frame["frobenius_norm"] for result in alone])
+            assert np.allclose(rows["value"], values, rtol=1e-6) == (seed == 5 + number)
     assert set(found.summary["kind"]) == {"estimated"}
     assert set(found.summary["quantity"]) == {"Frobenius norm"}
 
@@ -104,12 +100,11 @@ def test_saved_is_loaded_and_interrupted_is_whole(
 ) -> None:
     """Cut off in a cell, the same call goes on, and measures nothing twice."""
     monkeypatch.setattr(MODULE, "TOKENS_PER_CELL", 24)
-    asked: dict[str, Any] = {"lengths": [8, 12], "progress": False}
-    whole = measured_corpus(model, texts(3), **asked, out=tmp_path / "whole")
-    equal(whole, measured_corpus(model, texts(3), **asked))
-    equal(whole, read_corpus(tmp_path / "whole"))
+    given, how = (model, texts(3)), {"lengths": [8, 12]}
+    whole = measured(*given, **how, out=tmp_path / "whole")
+    equal(whole, read_corpus(tmp_path / "whole"), "shapes", "summary")
     assert len(Store(tmp_path / "whole").planned_cells()) == 3  # 3 windows of 8 in threes, 3 of 12 in twos
-    rows, calls, directory = Measure.rows, itertools.count(), tmp_path / "cut"
+    rows, calls, cut = Measure.rows, itertools.count(), tmp_path / "cut"
 
     def interrupted(*args: Any) -> Any:
         if next(calls) == 1:
@@ -118,46 +113,38 @@ def test_saved_is_loaded_and_interrupted_is_whole(
 
     monkeypatch.setattr(Measure, "rows", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        measured_corpus(model, texts(3), **asked, out=directory)
-    assert sum(map(len, Store(directory).files().values())) == 1
+        measured(*given, **how, out=cut)
+    assert sum(map(len, Store(cut).files().values())) == 1
     with pytest.raises(InputError, match="2 of 3 cells are missing; the same command"):
-        read_corpus(directory)
-    equal(whole, measured_corpus(model, texts(3), **asked, out=directory))
+        read_corpus(cut)
+    equal(whole, measured(*given, **how, out=cut), "shapes", "summary")
     assert next(calls) == 4
 
 
 def test_a_pair_of_a_corpus_is_the_collapse_of_that_window_alone(model: TransformerBridge, tmp_path: Path) -> None:
     """To the bit, in both dtypes; what was stored is what was measured; every text counts once."""
-    asked: dict[str, Any] = {"lengths": [8, 20], "measure": PAIRS, "progress": False}
     given = [texts(1, 24)[0], "ab cd ef gh"]
-    found: Any = measured_corpus(model, given, **asked, out=tmp_path / "x")
-    kept: Any = read_corpus(tmp_path / "x")
-    for table, again in ((found.frame, kept.frame), (found.windows, kept.windows)):
-        pd.testing.assert_frame_equal(table, again, check_exact=True)
+    found: Any = measured(model, given, lengths=[8, 20], measure=PAIRS, out=tmp_path)
+    equal(found, read_corpus(tmp_path))
     drawn = draw(model.tokenizer, given, [8, 20], count=None, seed=0)
-    assert [len(one.windows) for one in drawn] == [2, 1]
-    for one in drawn:
-        for number, window in enumerate(one.windows):
-            rows = found.windows[(found.windows["length"] == one.length) & (found.windows["window"] == number)]
-            alone: Any = ost.collapse(model, tasks.RepeatedIds(window.ids), lengths=[1], progress=False).frame
-            whole = alone[(alone["per"] == "vector") & (alone["norm"] == "l2")]
-            for dtype, row in rows.set_index("dtype").iterrows():
-                at_y, logits = (
-                    whole[(whole["site"] == site) & (whole["dtype"] == dtype)].iloc[0] for site in ("y", "logits")
-                )
-                assert row["distance"] == at_y["mean"]
-                for name in ("relative", "float64_distance", "noise", "pair_noise", "weight_shift"):
-                    assert row[name] == at_y[name], name
-                assert row["same_top_token"] == logits["same_top_token"]
-                assert (row["text"], row["start"], row["token_id"]) == (window.text, window.start, window.ids[-1])
-    table: Any = found.windows
-    for row in found.frame.to_dict("records"):
-        own = table[(table["length"] == row["length"]) & (table["dtype"] == row["dtype"])]
-        assert row["mean"] == pytest.approx(own["float64_distance"].mean(), rel=1e-12)
-        assert row["median"] == own["float64_distance"].median()
-        assert row["texts"] == len(own)
-        assert row["hidden_share"] == own["hidden"].mean()
-        assert (row["hidden_low"], row["hidden_high"]) == wilson(float(own["hidden"].sum()), len(own))
+    assert [len(window_set.windows) for window_set in drawn] == [2, 1]
+    for window_set in drawn:
+        window = window_set.windows[0]
+        of_window = (found.windows["length"] == window_set.length) & (found.windows["window"] == 0)
+        alone: Any = ost.collapse(model, tasks.RepeatedIds(window.ids), lengths=[1]).frame
+        alone = alone[(alone["per"] == "vector") & (alone["norm"] == "l2")].set_index(["site", "dtype"])
+        for dtype, row in found.windows[of_window].set_index("dtype").iterrows():
+            at_y = alone.loc["y", dtype].rename({"mean": "distance"})
+            same = ["distance", "relative", "float64_distance", "noise", "pair_noise", "weight_shift"]
+            assert row[same].tolist() == at_y[same].tolist()
+            assert row["same_top_token"] == alone.loc["logits", dtype]["same_top_token"]
+            assert (row["text"], row["start"], row["token_id"]) == (window.text, window.start, window.ids[-1])
+    for (length, dtype), rows in found.windows.groupby(["length", "dtype"]):
+        row = found.frame.set_index(["length", "dtype"]).loc[length, dtype]
+        assert row["mean"] == pytest.approx(rows["float64_distance"].mean(), rel=1e-12)
+        expected = [rows["float64_distance"].median(), len(rows), rows["hidden"].mean()]
+        assert row[["median", "texts", "hidden_share"]].tolist() == expected
+        assert (row["hidden_low"], row["hidden_high"]) == wilson(float(rows["hidden"].sum()), len(rows))
 
 
 def test_hidden_is_below_the_noise_of_its_own_difference_or_the_same_numbers() -> None:
@@ -166,43 +153,35 @@ def test_hidden_is_below_the_noise_of_its_own_difference_or_the_same_numbers() -
 
 
 def test_a_directory_holds_one_corpus(model: TransformerBridge, tmp_path: Path) -> None:
-    asked = SHORT | {"out": tmp_path / "x"}
-    measured_corpus(model, texts(3), **asked)
+    asked: dict[str, Any] = {"model": model, "texts": texts(3), "lengths": [8], "out": tmp_path}
+    measured(**asked)
     null = ost.untrained_model(tiny_model("llama", seed=1, fresh=True, **SMALL), "shuffled")
-    for other in (
-        lambda: measured_corpus(model, texts(4), **asked),
-        lambda: measured_corpus(null, texts(3), **asked),
-        lambda: measured_corpus(model, texts(3), **{**asked, "measure": PAIRS}),
-    ):
+    for change in ({"texts": texts(4)}, {"model": null}, {"measure": PAIRS}):
         with pytest.raises(InputError, match="found another corpus or sweep: give another directory"):
-            other()
-    assert "(null: shuffled" in measured_corpus(null, texts(3), **{**asked, "out": None}).provenance.model["name"]
+            measured(**asked | change)
+    assert "(null: shuffled" in measured(**asked | {"model": null, "out": None}).provenance.model["name"]
 
 
-@pytest.mark.parametrize("length", [9])
-def test_windows_are_pieces_of_their_texts_and_the_same_for_the_same_seed(length: int) -> None:
+def test_windows_are_pieces_of_their_texts_and_of_no_other() -> None:
+    """The same for the same seed, whatever other texts, lengths and counts are asked for."""
     tokenizer, given = make_tokenizer(), [*texts(9, 6), "", "a", " "]
-    (drawn,) = draw(tokenizer, given, [length], count=None, seed=4)
-    assert draw(tokenizer, given, [length], count=None, seed=4) == [drawn]
-    assert draw(tokenizer, given, [length], count=None, seed=5)[0].windows != drawn.windows
+
+    def drawn(seed: int = 4, of: list[str] = given, lengths: tuple[int, ...] = (9,), count: int | None = None) -> Any:
+        return draw(tokenizer, of, lengths, count=count, seed=seed)[-1]
+
+    whole = drawn()
+    assert drawn() == whole
+    assert drawn(5).windows != whole.windows
     ids = [tokenizer(text, add_special_tokens=False).input_ids for text in given]
-    for window in drawn.windows:
-        assert len(window.ids) == length
-        assert window.ids[0] == tokenizer.bos_token_id
-        assert list(window.ids[1:]) == ids[window.text][window.start : window.start + length - 1]
-    long_enough = {place for place, one in enumerate(ids) if len(one) >= length - 1}
-    assert sorted(window.text for window in drawn.windows) == sorted(long_enough)
-    assert drawn.too_short == len(given) - len(long_enough)
-
-
-def test_a_window_does_not_depend_on_the_other_texts_that_are_asked_for() -> None:
-    tokenizer, given = make_tokenizer(), texts(9, 12)
-    all_of_them, some = (
-        draw(tokenizer, given, lengths, count=count, seed=4) for lengths, count in (([8, 9], None), ([9], 4))
-    )
-    assert some[0].windows == all_of_them[1].windows[:4]
-    (whole,) = draw(tokenizer, given, [9], count=None, seed=4)
-    (without,) = draw(tokenizer, [*given[:3], "", *given[4:]], [9], count=None, seed=4)
+    for window in whole.windows:
+        piece = ids[window.text][window.start : window.start + 8]
+        assert window.ids == (tokenizer.bos_token_id, *piece)
+        assert len(window.ids) == 9
+    long_enough = [place for place, tokens in enumerate(ids) if len(tokens) >= 8]
+    assert sorted(window.text for window in whole.windows) == long_enough
+    assert whole.too_short == len(given) - len(long_enough)
+    assert drawn(lengths=(8, 9), count=4).windows == whole.windows[:4]
+    without = drawn(of=[*given[:3], "", *given[4:]])
     assert without.windows == tuple(window for window in whole.windows if window.text != 3)
 
 
@@ -239,15 +218,9 @@ def test_what_is_no_file_of_texts_is_refused(tmp_path: Path, name: str, content:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (
-            {"measure": PAIRS, "dtypes": ["float64"]},
-            "dtypes: expected ones that are held against float64",
-        ),
+        ({"measure": PAIRS, "dtypes": ["float64"]}, "dtypes: expected ones that are held against float64"),
         ({"measure": PAIRS, "lengths": [64]}, r"at most 63 tokens \(the context, less the token"),
-        (
-            {"mitigation": "separator:every=3"},
-            "expected a mitigation of the forward pass, found separator, which rewrites",
-        ),
+        ({"mitigation": "separator:every=3"}, "a mitigation of the forward pass, found separator, which rewrites"),
         ({"mitigation": "sliding-window:window=12"}, r"not change.*leave it out, or choose one that acts here"),
         ({"dtypes": ["bfloat16"]}, "dtypes: expected it with measure 'collapse' alone, found 'sensitivity'"),
         ({"measure": PAIRS, "method": "exact"}, "method: expected it with measure 'sensitivity' alone"),
@@ -259,14 +232,12 @@ def test_what_is_no_file_of_texts_is_refused(tmp_path: Path, name: str, content:
 )
 def test_what_cannot_be_asked_is_refused(model: TransformerBridge, asked: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        measured_corpus(model, **{"texts": texts(3, 6), "lengths": [8], "progress": False, **asked})
+        measured(model, **{"texts": texts(3, 6), "lengths": [8], **asked})
 
 
 def test_an_edit_is_in_no_stored_cell(model: TransformerBridge, tmp_path: Path) -> None:
-    asked = SHORT
     with hooks.scale_scores(model, 0.0):
         with pytest.raises(InputError, match="expected a model without edits where cells are stored"):
-            measured_corpus(model, texts(3), **asked, out=tmp_path / "x")
-        found = measured_corpus(model, texts(3), **asked)
+            measured(model, texts(3), lengths=[8], out=tmp_path / "x")
+        assert measured(model, texts(3), lengths=[8]).provenance.edits
     assert not (tmp_path / "x").exists()
-    assert found.provenance.edits

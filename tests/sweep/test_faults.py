@@ -19,7 +19,7 @@ import pytest
 from ostools.ground.errors import InputError
 from ostools.measure.swept import Cell
 from ostools.results import Provenance
-from ostools.sweep import Sweep, executor, results, run, store, sweep_of
+from ostools.sweep import executor, results, run, store, sweep_of
 from ostools.sweep.executor import Bench, CellOutcome, Executor, Job, Terms
 from stress import kills
 from stress._runs import at_change, die, ready, strays
@@ -47,24 +47,85 @@ class Quick(Executor):
             yield job.keyed_cell, (table, Provenance.without_model())
 
 
-def quick(directory: Path, failing: str = "", sweep: Sweep | None = None, **options: Any) -> Any:
-    return run(sweep or sweep_of(SWEEP), directory, executor=Quick(failing), **options)
-
-
-@pytest.fixture
-def harmed(tmp_path: Path) -> Path:
-    """A sweep with all that a run has to mend: a cell that failed, one broken on disk, half a file of a run that died."""
-    directory = tmp_path / "harmed"
-    quick(directory, failing="count-ones")
-    victim = min((directory / "cells").iterdir())
-    victim.write_bytes(victim.read_bytes()[:-7])
-    (directory / "cells" / f".{victim.name[:40]}.abc.parquet").write_bytes(b"PAR1")
-    (directory / ".sweep.json.abc.json").write_text("{")
-    return directory
+def quick(directory: Path, failing: str = "", lengths: Any = "3:4", **options: Any) -> Any:
+    return run(sweep_of(SWEEP | {"lengths": lengths}), directory, executor=Quick(failing), **options)
 
 
 def table(directory: Path) -> pd.DataFrame:
     return results(directory).sort_values(by=["task", "length"], ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """The table of the uninterrupted sweep."""
+    quick(directory := tmp_path_factory.mktemp("whole"))
+    return table(directory)
+
+
+def require_whole(directory: Path, whole: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(table(directory), whole, check_exact=True)
+
+
+@pytest.fixture
+def harmed(tmp_path: Path) -> Path:
+    """A sweep with all that a run has to mend: a cell that failed, one broken on disk, half files of a run that died."""
+    directory = tmp_path / "new" / "harmed"
+    quick(directory, failing="count-ones")
+    victim = min((directory / "cells").iterdir())
+    victim.write_bytes(victim.read_bytes()[:-7])
+    for half in (f"cells/.{victim.name[:40]}.x", f"failed/.{victim.name[:25]}.json.x", ".sweep.json.abc.json"):
+        (directory / half).write_text("{")
+    return directory
+
+
+def test_a_run_mends_what_was_harmed_and_measures_nothing_twice(harmed: Path, whole: pd.DataFrame) -> None:
+    said: list[str] = []
+    done = quick(harmed, retry_failed=True, say=said.append)
+    assert (done.measured, done.present, done.failed) == (2, 1, ())
+    (line,) = said
+    assert line.endswith("its bytes are not those that were written; it is left out and measured again")
+    require_whole(harmed, whole)
+    assert strays(harmed) == []
+    before = {path: path.stat().st_mtime_ns for path in (harmed / "cells").iterdir()}
+    assert quick(harmed).present == 3
+    assert {path: path.stat().st_mtime_ns for path in (harmed / "cells").iterdir()} == before
+
+
+def test_lengths_added_later_are_measured_alone(tmp_path: Path) -> None:
+    for lengths, counts in (("3:4", (3, 0)), ("3:6", (3, 0)), ("4:5", (0, 3))):
+        done = quick(tmp_path, lengths=lengths)
+        assert (done.measured, done.present) == counts
+    files = store.Store(tmp_path).stored().values()
+    assert [sorted(map(sorted, lengths)) for lengths in files] == [[[3, 4], [5, 6]]] * 3
+    assert table(tmp_path)["length"].tolist() == [3, 4, 5, 6] * 3
+
+
+def test_a_cell_that_fails_is_recorded_and_its_lengths_are_given_up_together(tmp_path: Path) -> None:
+    (failed,) = quick(tmp_path, "count-ones").failed
+    assert [record.lengths for record in store.Store(tmp_path).failures()] == [(3, 4)]
+    said: list[str] = []
+    again = quick(tmp_path, "count-ones", say=said.append)
+    assert (again.measured, again.present, again.failed, said) == (0, 2, (failed,), [f"failed before: {failed}"])
+    assert quick(tmp_path, "count-ones", retry_failed=True).failed == (failed,)
+    assert quick(tmp_path, lengths=3).measured == 1
+    assert len(table(tmp_path)) == 5
+
+
+def test_what_somebody_else_keeps_in_a_directory_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "cells" / ".git").mkdir(parents=True)
+    theirs = [tmp_path / "cells" / "mine.parquet", tmp_path / "cells" / ".notes", tmp_path / "todo.json"]
+    for path in theirs:
+        path.write_text("mine")
+    with pytest.raises(InputError, match="expected a new directory or that of a sweep"):
+        quick(tmp_path)
+    (tmp_path / ".lock").touch()
+    assert quick(tmp_path).measured == 3
+    assert all(path.read_text() == "mine" for path in theirs)
+
+
+def test_two_runners_on_one_directory(tmp_path: Path) -> None:
+    with store.Store(tmp_path).locked(), pytest.raises(InputError, match="another run is writing there"):
+        quick(tmp_path)
 
 
 def dies(source: str, directory: str, place: int) -> None:
@@ -77,10 +138,10 @@ def dies(source: str, directory: str, place: int) -> None:
 
 @pytest.mark.parametrize("start", ["new", "harmed"])
 @pytest.mark.slow
-def test_killed_at_any_change_on_disk_it_resumes_to_the_same_table(harmed: Path, tmp_path: Path, start: str) -> None:
-    context, source = ready(), str(harmed) if start == "harmed" else ""
-    quick(tmp_path / "whole")
-    expected, place = table(tmp_path / "whole"), 0
+def test_killed_at_any_change_on_disk_it_resumes_to_the_same_table(
+    harmed: Path, whole: pd.DataFrame, tmp_path: Path, start: str
+) -> None:
+    context, source, place = ready(), str(harmed) if start == "harmed" else "", 0
     while start == "harmed" or place < 8:  # from there on a new directory is as the other
         out = tmp_path / f"{start}-{place}"
         process = context.Process(target=dies, args=(source, str(out), place))
@@ -91,10 +152,9 @@ def test_killed_at_any_change_on_disk_it_resumes_to_the_same_table(harmed: Path,
         assert process.exitcode == -9
         if (out / "sweep.json").exists():  # what is shown of it meanwhile are rows of the whole one
             shown = results(out)
-            assert shown.empty or len(shown.merge(expected)) == len(shown)
-        done = quick(out, retry_failed=True)
-        assert done.failed == ()
-        pd.testing.assert_frame_equal(table(out), expected, check_exact=True)
+            assert shown.empty or len(shown.merge(whole)) == len(shown)
+        assert quick(out, retry_failed=True).failed == ()
+        require_whole(out, whole)
         assert strays(out) == []
         assert len(list((out / "cells").iterdir())) == 3
         place += 1
@@ -102,42 +162,38 @@ def test_killed_at_any_change_on_disk_it_resumes_to_the_same_table(harmed: Path,
 
 
 @pytest.mark.slow
-def test_a_disk_that_refuses_any_change_ends_the_run_in_one_line(harmed: Path, tmp_path: Path) -> None:
-    quick(tmp_path / "whole")
-    expected, place = table(tmp_path / "whole"), 0
-
+def test_a_disk_that_refuses_any_change_ends_the_run_in_one_line(
+    harmed: Path, whole: pd.DataFrame, tmp_path: Path
+) -> None:
     def refuse() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    while True:
-        out = tmp_path / str(place)
-        shutil.copytree(harmed, out)
+    for place in range(1000):
+        shutil.copytree(harmed, out := tmp_path / str(place))
+        said = ""
         try:
             with at_change(place, refuse) as met:
                 quick(out, retry_failed=True)
         except InputError as error:
             said = str(error)
-        else:
-            if len(met) <= place:
-                break
-            # What is there already need not be made.
-            assert met[place] == "mkdir"
-            place += 1
-            continue
-        assert said.endswith(os.strerror(errno.ENOSPC))
-        assert str(out) in said
-        assert "\n" not in said
-        quick(out, retry_failed=True)
-        pd.testing.assert_frame_equal(table(out), expected, check_exact=True)
+        if len(met) <= place:
+            break
+        if met[place] != "mkdir" or said:  # what is there already need not be made
+            assert said.endswith(os.strerror(errno.ENOSPC))
+            assert str(out) in said
+            assert "\n" not in said
+            quick(out, retry_failed=True)
+        require_whole(out, whole)
         assert strays(out) == []
-        place += 1
     assert place > 25
 
 
-def test_a_cell_that_cannot_be_read_today_is_left_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick(tmp_path / "out")
-    expected, victim = table(tmp_path / "out"), min((tmp_path / "out" / "cells").iterdir())
-    content, real = victim.read_bytes(), store.read_bytes
+def test_a_cell_that_cannot_be_read_today_is_left_where_it_is(
+    tmp_path: Path, whole: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick(tmp_path)
+    victim, real = min((tmp_path / "cells").iterdir()), store.read_bytes
+    content = victim.read_bytes()
 
     def read(path: Path, limit: int) -> bytes:
         if path == victim:
@@ -147,31 +203,36 @@ def test_a_cell_that_cannot_be_read_today_is_left_where_it_is(tmp_path: Path, mo
     said: list[str] = []
     with monkeypatch.context() as patched:
         patched.setattr(store, "read_bytes", read)
-        assert quick(tmp_path / "out", say=said.append).measured == 1
+        assert quick(tmp_path, say=said.append).measured == 1
     assert said == [f"{victim}: cannot be read: Input/output error; it is left out"]
     assert victim.read_bytes() == content
-    # Its twin, measured meanwhile, is no second row.
-    pd.testing.assert_frame_equal(table(tmp_path / "out"), expected, check_exact=True)
+    require_whole(tmp_path, whole)  # its twin, measured meanwhile, is no second row
 
 
 @pytest.mark.parametrize("place", quick_set(["sweep.json", ".lock", "cells", "failed"], "sweep.json", "cells"))
 @pytest.mark.parametrize("kind", quick_set(["directory", "fifo", "link", "loop", "file"], "fifo", "link"))
-def test_what_is_of_another_kind_is_refused_in_a_line_that_names_it(tmp_path: Path, place: str, kind: str) -> None:
-    out = tmp_path / "out"
+def test_what_is_of_another_kind_is_refused_in_a_line_that_names_it(
+    tmp_path: Path, whole: pd.DataFrame, place: str, kind: str
+) -> None:
+    out, theirs = tmp_path / "out", tmp_path / "theirs" / f"{'0' * 16}.{'0' * 8}.{'0' * 16}.parquet"
     quick(out)
-    expected, odd = table(out), out / place
+    theirs.parent.mkdir()
+    theirs.write_text("mine")
+    odd = out / place
     if odd.is_dir():
         shutil.rmtree(odd)
+        elsewhere = theirs.parent
     else:
         odd.unlink()
-    if kind == "directory":
-        odd.mkdir()
-    elif kind == "fifo":
-        os.mkfifo(odd)
-    elif kind == "file":
-        odd.write_text("")
-    else:
-        odd.symlink_to(odd if kind == "loop" else tmp_path / "nowhere")
+        elsewhere = tmp_path / "nowhere"
+    make = {
+        "directory": odd.mkdir,
+        "fifo": lambda: os.mkfifo(odd),
+        "file": odd.touch,
+        "loop": lambda: odd.symlink_to(odd),
+        "link": lambda: odd.symlink_to(elsewhere),
+    }
+    make[kind]()
     try:
         done = quick(out)
     except InputError as error:
@@ -180,36 +241,34 @@ def test_what_is_of_another_kind_is_refused_in_a_line_that_names_it(tmp_path: Pa
     else:
         assert (place, kind) in {("cells", "directory"), ("failed", "directory"), (".lock", "file"), (".lock", "fifo")}
         assert done.failed == ()
-        pd.testing.assert_frame_equal(table(out), expected, check_exact=True)
+        require_whole(out, whole)
+    assert theirs.read_text() == "mine"
 
 
 @pytest.mark.parametrize("content", ['{"form": 2, "cells": []}', "[" * 10**5])
-def test_a_manifest_that_cannot_be_read_loses_no_cell(tmp_path: Path, content: str) -> None:
-    quick(tmp_path / "out")
-    manifest, cells = tmp_path / "out" / "sweep.json", sorted((tmp_path / "out" / "cells").iterdir())
-    expected = table(tmp_path / "out")
-    manifest.write_text(content)
+def test_a_manifest_that_cannot_be_read_loses_no_cell(tmp_path: Path, whole: pd.DataFrame, content: str) -> None:
+    quick(tmp_path)
+    (tmp_path / "sweep.json").write_text(content)
     for work in (quick, results):
         with pytest.raises(InputError, match=r"sweep\.json: expected what .* wrote in this version.*move it away"):
-            work(tmp_path / "out")
-    assert sorted((tmp_path / "out" / "cells").iterdir()) == cells
-    manifest.unlink()
-    assert quick(tmp_path / "out").present == 3
-    pd.testing.assert_frame_equal(table(tmp_path / "out"), expected, check_exact=True)
+            work(tmp_path)
+    (tmp_path / "sweep.json").unlink()
+    assert quick(tmp_path).present == 3
+    require_whole(tmp_path, whole)
 
 
 def test_rows_that_no_table_can_hold_fail_their_cell_alone(tmp_path: Path) -> None:
     class Odd(Quick):
         def measure(self, jobs: Sequence[Job], terms: Terms) -> Generator[CellOutcome, None, None]:
-            for one, found in super().measure(jobs, terms):
-                assert not isinstance(found, str)
-                odd = [{"a": 1}, 2] if one.cell.task == "count-ones" else 1.0
-                yield one, (found[0].assign(answer=odd), found[1])
+            for keyed_cell, rows in super().measure(jobs, terms):
+                assert not isinstance(rows, str)
+                odd = [{"a": 1}, 2] if keyed_cell.cell.task == "count-ones" else 1.0
+                yield keyed_cell, (rows[0].assign(answer=odd), rows[1])
 
-    done = run(sweep_of(SWEEP), tmp_path / "out", executor=Odd())
+    done = run(sweep_of(SWEEP), tmp_path, executor=Odd())
     assert (done.measured, len(done.failed)) == (2, 1)
     assert "the rows cannot be stored: ArrowInvalid" in done.failed[0]
-    assert len(results(tmp_path / "out")) == 4
+    assert len(results(tmp_path)) == 4
 
 
 class PanicException(BaseException):
@@ -234,7 +293,7 @@ def test_what_a_library_or_a_plugin_raises_ends_one_cell_and_not_the_sweep(
     monkeypatch.setattr(Bench, "_model", raised_for("copy-first", lambda bench, cell: None))
     monkeypatch.setattr(executor, "enough_threads", lambda models: nullcontext())
     monkeypatch.setattr(executor, "measure", raised_for("count-ones", None))
-    done = run(sweep_of(SWEEP), tmp_path / "out")
+    done = run(sweep_of(SWEEP), tmp_path)
     assert done.measured == 0
     for task, line in zip(SWEEP["tasks"], done.failed, strict=True):
         assert f"{kind.__name__}: planted in {task}" in line
@@ -246,25 +305,25 @@ def test_an_interrupt_is_no_failure_of_a_cell(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(executor, "base_key", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(sweep_of(SWEEP), tmp_path / "out")
-    assert not list((tmp_path / "out" / "failed").iterdir())
+        run(sweep_of(SWEEP), tmp_path)
+    assert not list((tmp_path / "failed").iterdir())
 
 
 def test_cells_of_other_code_are_said_to_leave_the_table_and_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick(tmp_path / "out")
+    quick(tmp_path)
     said: list[str] = []
     with monkeypatch.context() as patched:
         patched.setattr("ostools.sweep.cells.code_version", lambda: "other")
-        assert quick(tmp_path / "out", say=said.append).measured == 3
-        assert len(table(tmp_path / "out")) == 6
+        assert quick(tmp_path, say=said.append).measured == 3
+        assert len(table(tmp_path)) == 6
     assert said == [
         "3 cells were measured before with other code or versions, with another checkpoint or on another device: "
         "the tables leave them out now"
     ]
-    assert quick(tmp_path / "out").present == 3
-    assert len(table(tmp_path / "out")) == 6
+    assert quick(tmp_path).present == 3
+    assert len(table(tmp_path)) == 6
 
 
 def test_an_executor_is_closed_however_a_run_ends(tmp_path: Path) -> None:

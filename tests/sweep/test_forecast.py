@@ -25,8 +25,6 @@ SMALL: dict[str, Any] = {"tasks": "count-ones", "lengths": [4, 9, 30], "device":
 KINDS = ["evaluate", "collapse", "sensitivity", "bounds"]
 """Asked of one prompt a length. Probes want five lengths and a task whose answers differ: a test of their own, below."""
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
-
 
 def forecast_of(**asked: Any) -> Forecast:
     (cell,) = cells_of(sweep_of({**SMALL, **asked}))
@@ -39,9 +37,6 @@ def test_the_shape_of_files_is_that_of_the_loaded_model(family: Family, tmp_path
     model = load_model(directory, device="cpu")
     found = Unloaded(locate(str(directory), None), torch.float32, "cpu").shape
     assert found == Shape.of(model)
-    cfg: Any = model.cfg
-    sizes = (cfg.n_layers, cfg.d_model, cfg.n_heads, cfg.d_head, cfg.d_mlp, cfg.n_ctx)
-    assert (found.n_layers, found.d_model, found.n_heads, found.d_head, found.d_mlp, found.context) == sizes
     numbers = _weights(_stamp(directory))[0]
     if family != "gpt2":  # whose bridge has queries, keys and values apart, and together
         assert numbers == sum(weight.numel() for weight in model.original_model.parameters())
@@ -59,18 +54,15 @@ def test_the_shape_of_files_is_that_of_the_loaded_model(family: Family, tmp_path
 def test_tokens_are_counted_as_they_will_be_measured(
     directory: str, tmp_path: Path, mitigation: str, chat: bool, elicitation: str | None
 ) -> None:
-    plain = tmp_path / "plain"
-    name = (
-        directory if chat else str(write_checkpoint(plain, "gemma", chat_template=None, max_position_embeddings=2048))
-    )
-    model = load_model(name, device="cpu")
+    bare: Any = {"chat_template": None, "max_position_embeddings": 2048}
+    name = directory if chat else str(write_checkpoint(tmp_path / "plain", "gemma", **bare))
     short = {"name": "evaluate", "max_new_tokens": 1, "elicitation": elicitation}
     (cell,) = cells_of(sweep_of({**SMALL, "models": name, "mitigations": mitigation, "measurements": short}))
-    rows, _ = measure(model, cell)
+    rows, _ = measure(load_model(name, device="cpu"), cell)
     unloaded = Unloaded(locate(name, None), torch.float32, "cpu")
     asked = unloaded.elicitation(cell.task, elicitation)
-    options: dict[str, Any] = {"mitigation": cell.mitigated, "seed": cell.seed, "elicitation": asked}
-    assert unloaded.longest(cell.task, cell.lengths, **options).tokens == rows["tokens"].iloc[-1]
+    how: dict[str, Any] = {"mitigation": cell.mitigated, "seed": cell.seed, "elicitation": asked}
+    assert unloaded.longest(cell.task, cell.lengths, **how).tokens == rows["tokens"].iloc[-1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,8 +79,7 @@ import json, sys, torch
 torch.set_num_threads(1)
 from ostools.sweep import sweep_of
 from ostools.sweep.cells import cells_of, checkpoint_hash, code_version
-from ostools.sweep.executor import Terms
-from ostools.sweep.executor import Bench
+from ostools.sweep.executor import Bench, Terms
 from ostools.models.files.sources import locate
 (cell,) = cells_of(sweep_of(json.loads(sys.argv[1])))
 found = Bench(Terms("cpu", {cell.model: checkpoint_hash(locate(cell.model, None))}, code_version())).measure(cell)
@@ -97,26 +88,18 @@ print([line for line in open("/proc/self/status") if line.startswith("VmHWM")][0
 """
 
 
-def peak_of(model: str, kind: Any, length: Any, task: str = "count-ones") -> int:
-    """Bytes that a fresh process holds at most while it loads the model and measures one cell."""
-    asked = json.dumps({**SMALL, "models": model, "lengths": length, "measurements": kind, "tasks": task})
-    done = subprocess.run([sys.executable, "-c", PEAK, asked], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return 1024 * int(done.stdout)
-
-
-@linux
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 @pytest.mark.slow
 def test_probes_take_what_was_forecast(tmp_path: Path) -> None:
     """15 M numbers, and prompts of up to 400 tokens: batches of one length, a second model with random weights beside it."""
     sizes: Any = {"d_model": 512, "n_layers": 4, "n_heads": 8, "d_head": 64, "d_mlp": 2048, "context": 1024}
-    name = str(write_checkpoint(tmp_path / "big", "gemma", **sizes))
-    task = "count-ones-bernoulli:tidy=true"
-    lengths = [4, 8, 16, 32, 160]
-    asked: dict[str, Any] = {"name": "failure-stage", "sequences": 6}
-    peak = peak_of(name, asked, lengths, task)
-    found = forecast_of(models=name, lengths=lengths, measurements=asked, tasks=task).memory
-    assert 0.8 * peak <= found <= 1.25 * peak
+    asked = {"models": str(write_checkpoint(tmp_path / "big", "gemma", **sizes)), "lengths": [4, 8, 16, 32, 160]}
+    asked |= {"tasks": "count-ones-bernoulli:tidy=true", "measurements": {"name": "failure-stage", "sequences": 6}}
+    command = [sys.executable, "-c", PEAK, json.dumps(SMALL | asked)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    peak = 1024 * int(done.stdout)
+    assert 0.8 * peak <= forecast_of(**asked).memory <= 1.25 * peak
 
 
 def test_what_cannot_be_measured_is_no_reason_to_stop(directory: str, tmp_path: Path) -> None:

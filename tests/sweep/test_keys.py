@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +80,11 @@ def test_every_module_that_a_measurement_reaches_is_in_the_key(copied: Path) -> 
 
 def test_a_module_that_is_added_or_moved_changes_the_key(copied: Path) -> None:
     fresh = cells.code_version.__wrapped__
-    found = [fresh()]
+    keys = [fresh()]
     (copied / "hooks" / "another.py").touch()
-    found.append(fresh())
+    keys.append(fresh())
     (copied / "hooks" / "another.py").rename(copied / "hooks" / "other.py")
-    found.append(fresh())
-    assert len(set(found)) == 3
+    assert len({*keys, fresh()}) == 3
 
 
 @pytest.mark.parametrize("room", [*_MEASURING, "sweep/corpus"])
@@ -103,23 +101,20 @@ def test_a_change_of_what_decides_a_stored_part_or_a_corpus_changes_its_key(copi
 
 
 def test_every_file_that_loading_reads_is_in_the_checkpoints_hash_with_its_name(directory: str, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
+    copy, hashes = tmp_path / "copy", []
+
+    def hashed() -> None:
+        hashes.append(cells.checkpoint_hash(locate(str(copy), None)))
+
     shutil.copytree(directory, copy)
-    hashes = [cells.checkpoint_hash(locate(str(copy), None))]
-    names = [
-        "model.safetensors",
-        "config.json",
-        "tokenizer.json",
-        "merges.txt",
-        "tokenizer.model",
-        "chat_template.jinja",
-    ]
-    for name in (*names, "additional_chat_templates/default.jinja"):
+    hashed()
+    names = ["model.safetensors", "config.json", "tokenizer.json", "merges.txt", "tokenizer.model"]
+    for name in (*names, "chat_template.jinja", "additional_chat_templates/default.jinja"):
         (copy / name).parent.mkdir(exist_ok=True)
         (copy / name).write_bytes(b"a")
-        hashes.append(cells.checkpoint_hash(locate(str(copy), None)))
+        hashed()
     (copy / "merges.txt").rename(copy / "merges2.txt")  # no other file stands between the two names
-    hashes.append(cells.checkpoint_hash(locate(str(copy), None)))
+    hashed()
     assert len(set(hashes)) == len(hashes)
 
 
@@ -134,22 +129,21 @@ def test_another_version_of_what_computes_is_another_key(monkeypatch: pytest.Mon
     assert len(set(keys)) == 2 + len(cells._VERSIONS)
 
 
-@pytest.fixture
-def renamed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names that files were renamed to; each was handed to the disk, as long as it is, before that."""
+def test_whatever_a_sweep_renames_is_on_disk_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file was handed to the disk, as long as it is, before it got its name."""
     synced: set[tuple[int, int]] = set()
     names: list[str] = []
     fsync = os.fsync
 
     def syncing(handle: int) -> None:
-        found = os.fstat(handle)
-        synced.add((found.st_ino, found.st_size))
+        stat = os.fstat(handle)
+        synced.add((stat.st_ino, stat.st_size))
         fsync(handle)
 
     def renaming(honest: Any) -> Any:
         def rename(source: Any, target: Any, **options: Any) -> Any:
-            found = os.stat(source)
-            assert (found.st_ino, found.st_size) in synced, f"{target}: renamed before it was on disk"
+            stat = os.stat(source)
+            assert (stat.st_ino, stat.st_size) in synced, f"{target}: renamed before it was on disk"
             names.append(Path(target).name)
             return honest(source, target, **options)
 
@@ -158,10 +152,5 @@ def renamed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(os, "fsync", syncing)
     for name in ("replace", "rename"):  # which those of pathlib call
         monkeypatch.setattr(os, name, renaming(getattr(os, name)))
-    yield names
-    assert names
-
-
-def test_whatever_a_sweep_renames_is_on_disk_before(renamed: list[str], tmp_path: Path) -> None:
     run(sweep_of(SWEEP), tmp_path / "out", executor=Quick("count-ones"))
-    assert len(renamed) == 4  # the manifest, two cells, a failure
+    assert len(names) == 4  # the manifest, two cells, a failure

@@ -31,34 +31,22 @@ KINDS = ["evaluate", "collapse", "sensitivity", "bounds"]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the limits of Linux")
 
 
-def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
-    try:
-        raise error from cause
-    except BaseException as found:
-        return found
-
-
 def test_memory_that_ran_out_is_told_from_what_only_speaks_of_it() -> None:
-    said = (
+    allocator = (
         "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
     )
-    lacked = [
-        MemoryError(),
-        InsufficientMemoryError("x"),
-        torch.OutOfMemoryError("CUDA"),
-        RuntimeError(said),
-        RuntimeError("std::bad_alloc"),
-    ]
-    lacked.append(InsufficientMemoryError("found 1 GiB"))
-    lacked += [OSError(errno.ENOMEM, "Cannot allocate memory"), RuntimeError("DefaultCPUAllocator: not enough memory")]
-    for error in lacked:
-        assert is_out_of_memory(error)
-        assert is_out_of_memory(raised(InputError("expected weights that fit"), error))
-    for error in (InputError("found 'out of memory'"), OSError(errno.ENOENT, "x"), RuntimeError("shape"), ValueError()):
-        assert not is_out_of_memory(error)
+    lacked: list[Exception] = [MemoryError(), InsufficientMemoryError("found 1 GiB"), torch.OutOfMemoryError("CUDA")]
+    lacked += map(RuntimeError, (allocator, "std::bad_alloc", "DefaultCPUAllocator: not enough memory"))
+    lacked.append(OSError(errno.ENOMEM, "Cannot allocate memory"))
     with pytest.raises(RuntimeError) as huge:
         torch.empty(1 << 60)
-    assert is_out_of_memory(huge.value)
+    for error in (*lacked, huge.value):
+        assert is_out_of_memory(error)
+        wrapped = InputError("expected weights that fit")
+        wrapped.__cause__ = error
+        assert is_out_of_memory(wrapped)
+    for error in (InputError("found 'out of memory'"), OSError(errno.ENOENT, "x"), RuntimeError("shape"), ValueError()):
+        assert not is_out_of_memory(error)
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +79,10 @@ def test_a_long_prompt_goes_through_in_pieces(family: Family, task: str) -> None
     model = tiny_model(family, scale=2.0)
     settings: Any = {"lengths": [3, 20, 40], "dtypes": ["float64"]}
     whole = ost.collapse(model, task, **settings)
-    widths: list[int] = []
     with smaller_chunks(1 / 8), mock.patch.object(last_tokens, "_pass", wraps=last_tokens._pass) as passes:
         pieces = ost.collapse(model, task, **settings)
-        pieces_of_trunk = [call for call in passes.call_args_list if "past_key_values" in call.kwargs]
-        widths += [len(call.args[1][0]) for call in pieces_of_trunk]
+        of_trunk = [call for call in passes.call_args_list if "past_key_values" in call.kwargs]
+        widths = [len(call.args[1][0]) for call in of_trunk]
     assert pieces.provenance.parameters["route"] == whole.provenance.parameters["route"] != "loop"
     assert len(widths) >= 8
     if task == "figure-5a":  # the branches of the other go through whole
@@ -165,17 +152,12 @@ def test_under_a_real_limit(tmp_path: Path) -> None:
     whole, limited = (results(tmp_path / name).drop(columns="seconds") for name in ("whole", "limited"))
     assert len(whole) == 9
     pd.testing.assert_frame_equal(limited, whole, rtol=1e-4, atol=1e-4)
-    shares = [read_share(path) for path in (tmp_path / "limited" / "cells").iterdir()]
-    assert shares
-    assert all(share < 1 for share in shares)
+    sources: list[Any] = [pd.read_parquet(path).attrs["ostools"] for path in (tmp_path / "limited" / "cells").iterdir()]
+    assert all(source["provenance"]["parameters"]["chunk_share"] < 1 for source in sources)
+    assert sources
     assert set(results(tmp_path / "lacking")["model"]) == {small}
     (failure,) = Store(tmp_path / "lacking").failures()
     assert failure.error.startswith("out of memory while it was measured: forecast ")
     assert "free under RLIMIT_AS" in failure.error
     assert "Traceback" not in done.stderr
     assert run(sweep_of(second), tmp_path / "lacking", retry_failed=True).failed == ()
-
-
-def read_share(path: Path) -> float:
-    attributes: Any = pd.read_parquet(path).attrs["ostools"]
-    return attributes["provenance"]["parameters"]["chunk_share"]

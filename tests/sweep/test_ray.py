@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import signal
@@ -25,33 +26,25 @@ from ostools.measure.unloaded import Forecast
 from ostools.sweep import RayCluster, plan, ray_cluster, read_sweep, results, run, sweep_of
 from ostools.sweep.executor import Terms
 from ostools.sweep.ray_cluster import Worker
-from tests.sweep.test_run import CELLS, asked, table
+from stress._runs import table
+from tests.sweep.test_run import SHORT, asked
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 # Ray leaves sockets and processes to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore")
-FEW = {"tasks": "copy-last", "measurements": "evaluate", "mitigations": "none"}
-"""Two cells: one a dtype."""
+FEW: dict[str, Any] = {"measurements": "evaluate", "dtypes": ["float32", "bfloat16"]}
+"""Two cells."""
+MANY = {**FEW, "tasks": ["copy-last", "count-ones"], "mitigations": ["none", "separator:every=2"]}
+"""Eight cells."""
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.checkpoints import write_checkpoint
-
-    return write_checkpoint(tmp_path_factory.mktemp("ray") / "tiny", "gemma")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, installed: Any) -> Iterator[Any]:
     """A head and another node, with room for one worker each, that have a plugin; the driver finds it too."""
     from ray.cluster_utils import Cluster
 
     home = tmp_path_factory.mktemp("plugin")
-    (home / "lethal_plugin.py").write_text(LETHAL)
-    info = home / "lethal-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lethal\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[ostools.mitigations]\nlethal = lethal_plugin:Lethal\n")
+    installed(home, "Lethal", LETHAL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(home)]))
@@ -128,25 +121,22 @@ def test_the_numbers_are_those_of_one_process_whatever_is_lost(
     cluster: Any, written: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], lost: str
 ) -> None:
     # Answers as long as they may be: what is lost has to be at work.
-    sweep = sweep_of(asked(written, measurements=["evaluate", {"name": "collapse", "dtypes": "bfloat16"}]))
+    of_pairs = {"name": "collapse", "dtypes": "bfloat16"}
+    sweep, cells = sweep_of(asked(written, **{**MANY, "measurements": ["evaluate", of_pairs]})), 12
     node = cluster.list_all_nodes()[1]
     act = kill_a_worker if lost == "worker" else lambda: cluster.remove_node(node, allow_graceful=False)
     harm = Harm(tmp_path / "ray", act)
-    progress: list[tuple[int, int]] = []
+    counts: list[tuple[int, int]] = []
     capfd.readouterr()
-    done = run(
-        sweep,
-        tmp_path / "ray",
-        executor=RayCluster(address(cluster)),
-        progress=lambda *counts: progress.append(counts),
-    )
+    cluster_of_two = RayCluster(address(cluster))
+    done = run(sweep, tmp_path / "ray", executor=cluster_of_two, progress=lambda *count: counts.append(count))
     told = capfd.readouterr()
     harm.join()
     if lost == "node":
         cluster.add_node(**NODE)
-    assert 0 < harm.after < CELLS  # it was under way
-    assert (done.measured, done.failed) == (CELLS, ())
-    assert progress == [(index + 1, CELLS) for index in range(CELLS)]
+    assert 0 < harm.after < cells  # it was under way
+    assert (done.measured, done.failed) == (cells, ())
+    assert counts == [(index + 1, cells) for index in range(cells)]
     assert (told.out, told.err) == ("", "")  # Ray would tell of it on stdout
     assert not ray.is_initialized()
     run(sweep, tmp_path / "local")
@@ -167,7 +157,7 @@ def test_a_cell_that_ends_its_worker_is_recorded_and_the_others_go_on(
     cluster: Any, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ostools.sweep.ray_cluster.RETRIES", 1)
-    sweep = sweep_of(asked(written, **{**FEW, "mitigations": ["lethal", "none"]}, dtypes="float32", lengths=[3]))
+    sweep = sweep_of(asked(written, mitigations=["lethal", "none"], lengths=[3]))
     done = run(sweep, tmp_path / "out", executor=RayCluster(address(cluster)))
     assert done.measured == 1
     (failed,) = done.failed
@@ -232,15 +222,13 @@ def test_a_relative_model_is_that_of_the_directory_where_the_run_began(
 
 @pytest.mark.slow
 def test_a_cluster_without_room_for_a_worker_is_refused(cluster: Any, written: Path, tmp_path: Path) -> None:
-    sweep = sweep_of(asked(written, **FEW))
-    with pytest.raises(
-        InputError, match="a node with 64 CPUs and 0 GPUs for a worker, found nodes with 1 CPUs, 0 GPUs; 1"
+    for device, cpus, words in (
+        ("cpu", 64, "a node with 64 CPUs and 0 GPUs for a worker, found nodes with 1 CPUs, 0 GPUs; 1"),
+        ("cuda", 1, "device 'cuda': expected a Ray cluster with GPUs, found none"),
+        ("cuda:1", 1, "device 'cuda:1': expected auto, cpu or cuda"),
     ):
-        run(sweep, tmp_path, executor=RayCluster(address(cluster), cpus=64))
-    with pytest.raises(InputError, match="device 'cuda': expected a Ray cluster with GPUs, found none"):
-        run(sweep.model_copy(update={"device": "cuda"}), tmp_path, executor=RayCluster(address(cluster)))
-    with pytest.raises(InputError, match="device 'cuda:1': expected auto, cpu or cuda"):
-        run(sweep.model_copy(update={"device": "cuda:1"}), tmp_path, executor=RayCluster(address(cluster)))
+        with pytest.raises(InputError, match=words):
+            run(sweep_of(asked(written, device=device)), tmp_path, executor=RayCluster(address(cluster), cpus=cpus))
     assert not ray.is_initialized()
 
 
@@ -271,32 +259,29 @@ def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, m
 
     monkeypatch.setattr(ray_cluster, "_SECONDS", 0.3)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    sweep = sweep_of(asked(written))
+
+    def refused(where: str, words: str) -> None:
+        with pytest.raises(InputError, match=f"Ray address '{where}': expected .* found .*{words}"):
+            run(sweep_of(asked(written)), tmp_path, executor=RayCluster(where))
+
     with socket.socket() as silent, socket.socket() as other:
         for listening in (silent, other):
             listening.bind(("127.0.0.1", 0))
         silent.listen()
-        closed = other.getsockname()[1]
+        closed, quiet = (f"127.0.0.1:{listening.getsockname()[1]}" for listening in (other, silent))
         started = time.monotonic()
-        for where, why in (
-            (f"127.0.0.1:{closed}", "refused"),
-            ("no-such-host.invalid:6379", ""),
-            (f"127.0.0.1:{silent.getsockname()[1]}", "timed out"),
-            *((wrong, "") for wrong in ("", "10.0.0.1", "ray://10.0.0.1:10001", "a b:6379", "host:65536", ":6379")),
-        ):
-            with pytest.raises(
-                InputError, match=f"Ray address '{where}': expected auto, or HOST:PORT .* found .*{why}"
-            ):
-                run(sweep, tmp_path, executor=RayCluster(where))
+        refused(closed, "refused")
+        refused(quiet, "timed out")
+        for wrong in ("no-such-host.invalid:6379", "", "10.0.0.1", "ray://10.0.0.1:10001", "host:65536", ":6379"):
+            refused(wrong, "")
         other.listen()
         thread = threading.Thread(target=lambda: other.accept()[0].sendall(b"SSH-2.0-OpenSSH_9.2\r\n"))
         thread.start()
-        with pytest.raises(InputError, match="found something else"):
-            run(sweep, tmp_path, executor=RayCluster(f"127.0.0.1:{closed}"))
+        refused(closed, "something else")
         thread.join()
-        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("RAY_ADDRESS", quiet)
         with pytest.raises(InputError, match="timed out"):
-            run(sweep, tmp_path, executor=RayCluster("auto"))
+            run(sweep_of(asked(written)), tmp_path, executor=RayCluster("auto"))
         assert time.monotonic() - started < 30
     assert not ray.is_initialized()
 
@@ -333,26 +318,16 @@ def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatc
 
 def command(written: Path, tmp_path: Path, *options: str) -> subprocess.Popen[str]:
     """A sweep of 16 cells of 12 lengths: it is under way for as long as it takes to look at it."""
-    (tmp_path / "sweep.yaml").write_text(f"models: {written}\n{SWEEP}")
+    tasks = ["copy-last", "copy-first", "count-ones", "sum-ones"]
+    long = asked(
+        written, **{**MANY, "tasks": tasks, "lengths": "3:14", "measurements": {**SHORT, "max_new_tokens": 40}}
+    )
+    (tmp_path / "sweep.yaml").write_text(json.dumps(long))
     code = "import sys; from ostools.cli import main; sys.argv[0] = 'ostools'; main()"
     arguments = ["sweep", "run", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out"), "--json", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-
-
-SWEEP = """
-tasks: [copy-last, copy-first, count-ones, sum-ones]
-lengths: 3:14
-dtypes: [float32, bfloat16]
-mitigations: [none, "separator:every=2"]
-measurements: {name: evaluate, max_new_tokens: 40}
-"""
+    piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, **piped)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,10 +1,10 @@
-"""Sweeps that are run, cut off, resumed, broken on disk and run twice: the table is always the uninterrupted one."""
+"""Sweeps of a real model: their numbers are those of the measurements, and what a key has to know of; the commands."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,162 +12,57 @@ from typing import Any
 import pandas as pd
 import pytest
 
+import ostools as ost
 from ostools.ground.errors import InputError
+from ostools.measure.probes.failure_stage import COLUMNS
+from ostools.reporting.sweep.report import sweep_report
 from ostools.sweep import plan, results, run, sweep_of
+from ostools.sweep.cells import _plugin_source
 from ostools.sweep.executor import ThisProcess
+from ostools.sweep.measurements import MEASUREMENTS
 from ostools.sweep.reading import read
-from ostools.sweep.store import Store
 
 SHORT = {"name": "evaluate", "max_new_tokens": 6}
 """A random model writes on to the end."""
-TINY = {
-    "tasks": ["copy-last", "count-ones"],
-    "lengths": "3:5",
-    "dtypes": ["float32", "bfloat16"],
-    "mitigations": ["none", "separator:every=2"],
-    "measurements": [SHORT, {"name": "collapse", "dtypes": "bfloat16"}],
-}
-CELLS = 12
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of its own: other tests may not share what a sweep hashes."""
-    from tests.checkpoints import write_checkpoint
-
-    return write_checkpoint(tmp_path_factory.mktemp("sweep") / "tiny", "gemma")
+ONE = {"tasks": "copy-last", "lengths": "3:5", "mitigations": "none", "dtypes": "float32", "measurements": SHORT}
+"""One cell."""
 
 
 def asked(written: Path, **changes: object) -> dict[str, Any]:
-    return {"models": str(written), **TINY, **changes}
+    return {"models": str(written), **ONE, **changes}
 
 
-def table(directory: Path) -> Any:
-    """What must be the same however a sweep went: all but the seconds that it took."""
-    return results(directory).drop(columns="seconds")
-
-
-@pytest.fixture(scope="module")
-def whole(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The uninterrupted sweep."""
-    directory = tmp_path_factory.mktemp("whole") / "out"
-    done = run(sweep_of(asked(written)), directory)
-    assert (done.measured, done.present, done.failed) == (CELLS, 0, ())
-    return directory
-
-
-def test_the_numbers_are_those_of_the_measurements_themselves(whole: Path, written: Path) -> None:
-    import ostools as ost
-
-    model = ost.load_model(written)
-    found = table(whole)
-    answers = ost.evaluate(model, "count-ones", lengths=[3, 4, 5], max_new_tokens=6).frame
-    mine = found.query(
-        "measurement == 'evaluate' and task == 'count-ones' and dtype == 'float32' and mitigation == 'none'"
-    )
-    assert mine["log_probability"].tolist() == answers["log_probability"].tolist()
-    assert mine["answer"].tolist() == answers["answer"].tolist()
-    curve = ost.collapse(model, "copy-last", lengths=[3, 4, 5], dtypes=["bfloat16"]).frame
-    cell = found.query("measurement == 'collapse' and task == 'copy-last' and mitigation == 'none'")
-    kept = ["length", "site", "per", "norm"]
-    tables: list[Any] = [cell, curve]
-    mine, theirs = (found.sort_values(kept)[[*kept, "mean", "noise"]].reset_index(drop=True) for found in tables)
-    pd.testing.assert_frame_equal(mine, theirs, check_dtype=False)
-
-
-def test_the_same_command_computes_nothing_twice(whole: Path, written: Path, no_model: None, monkeypatch) -> None:
-    monkeypatch.setattr("ostools.sweep.executor.load_model", lambda *_, **__: pytest.fail("loaded a model"))
-    before = {path: path.stat().st_mtime_ns for path in (whole / "cells").iterdir()}
-    done = run(sweep_of(asked(written)), whole)
-    assert (done.measured, done.present) == (0, CELLS)
-    assert {path: path.stat().st_mtime_ns for path in (whole / "cells").iterdir()} == before
-
-
-def test_a_run_makes_its_directories_and_takes_away_what_a_killed_one_left(written: Path, tmp_path: Path) -> None:
-    out = tmp_path / "a" / "b"
-    small = asked(written, tasks="copy-last", measurements=SHORT, mitigations="none", dtypes="float32", lengths=3)
-    run(sweep_of(small), out)
-    names = [f"cells/.{16 * '0'}.{8 * '1'}.parquet.x", f"failed/.{16 * '0'}.{8 * '1'}.json.x", ".sweep.json.x"]
-    for name in names:
-        (out / name).touch()
-    run(sweep_of(small), out)
-    assert [name for name in names if (out / name).exists()] == []
-
-
-def test_lengths_added_later_are_measured_alone(written: Path, tmp_path: Path) -> None:
-    small = asked(written, tasks="copy-last", measurements=SHORT, mitigations="none", dtypes="float32")
-    run(sweep_of({**small, "lengths": "3:4"}), tmp_path)
-    done = run(sweep_of({**small, "lengths": "3:6"}), tmp_path)
-    assert (done.measured, done.present) == (1, 0)
-    kept = Store(tmp_path).stored()
-    assert sorted(sorted(lengths) for files in kept.values() for lengths in files) == [[3, 4], [5, 6]]
-    assert table(tmp_path)["length"].tolist() == [3, 4, 5, 6]
-    run(sweep_of({**small, "lengths": "4:5"}), tmp_path)
-    assert table(tmp_path)["length"].tolist() == [3, 4, 5, 6]
-
-
-@pytest.fixture(scope="module")
-def four(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The uninterrupted sweep of four cells, which tests spoil copies of."""
-    directory = tmp_path_factory.mktemp("four") / "out"
-    run(sweep_of(asked(written, tasks="copy-last", measurements=SHORT)), directory)
-    return directory
-
-
-@pytest.mark.parametrize("harm", ["cut", "changed"])
-def test_a_file_broken_on_disk_is_found_said_and_measured_again(
-    written: Path, four: Path, tmp_path: Path, harm: str
-) -> None:
-    sweep = sweep_of(asked(written, tasks="copy-last", measurements=SHORT))
-    shutil.copytree(four, tmp_path, dirs_exist_ok=True)
-    expected = table(tmp_path)
-    victim = sorted((tmp_path / "cells").iterdir())[1]
-    data = victim.read_bytes()
-    harmed = {"cut": data[:-9], "changed": data[:99] + bytes([data[99] ^ 1]) + data[100:]}
-    victim.write_bytes(harmed[harm])
-    said: list[str] = []
-    done = run(sweep, tmp_path, say=said.append)
-    assert (done.measured, done.present) == (1, 3)
-    assert len(said) == 1
-    assert victim.name in said[0]
-    pd.testing.assert_frame_equal(table(tmp_path), expected)
-
-
-def test_a_cell_that_fails_is_recorded_and_the_others_go_on(written: Path, tmp_path: Path) -> None:
-    one = asked(written, measurements="evaluate", mitigations="none", dtypes="float32")
-    sweep = sweep_of({**one, "lengths": [3, 400]})
-    done = run(sweep, tmp_path)
-    assert len(done.failed) == 2
-    assert all("tokens" in text for text in done.failed)
-    assert [record.lengths for record in Store(tmp_path).failures()] == [(3, 400)] * 2
-    assert results(tmp_path).empty
-    said: list[str] = []
-    again = run(sweep, tmp_path, say=said.append)
-    assert (again.measured, again.present, len(again.failed)) == (0, 0, 2)
-    assert all(line.startswith("failed before: evaluate of") for line in said)
-    assert len(run(sweep, tmp_path, retry_failed=True).failed) == 2
-    # Only the lengths that failed together are given up: those among them that can be measured, are.
-    fine = run(sweep_of({**one, "lengths": 3}), tmp_path)
-    assert (fine.measured, fine.failed) == (2, ())
-    assert results(tmp_path)["length"].tolist() == [3, 3]
+def test_the_numbers_are_those_of_the_measurements_themselves(written: Path, tmp_path: Path) -> None:
+    mitigations = ["none", "separator:every=2"]
+    of_pairs = {"name": "collapse", "dtypes": "bfloat16"}
+    sweep = sweep_of(asked(written, mitigations=mitigations, measurements=[SHORT, of_pairs]))
+    assert run(sweep, tmp_path).failed == ()
+    model, found = ost.load_model(written), results(tmp_path)
+    for mitigation in mitigations:
+        how: Any = {"lengths": [3, 4, 5], "mitigation": None if mitigation == "none" else mitigation}
+        tables = {
+            "evaluate": ost.evaluate(model, "copy-last", max_new_tokens=6, **how).frame,
+            "collapse": ost.collapse(model, "copy-last", dtypes=["bfloat16"], **how).frame,
+        }
+        for name, theirs in tables.items():
+            columns = ["log_probability", "answer"] if name == "evaluate" else ["site", "per", "norm", "mean", "noise"]
+            mine = found.query(f"measurement == '{name}' and mitigation == '{mitigation}'")[["length", *columns]]
+            order = [column for column in ("length", "site", "per", "norm") if column in mine]
+            mine, theirs = (rows.sort_values(order, ignore_index=True) for rows in (mine, theirs))
+            pd.testing.assert_frame_equal(mine, theirs[["length", *columns]], check_dtype=False)
 
 
 def test_what_a_plugin_imports_from_its_own_package_is_in_the_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import importlib
-
-    from ostools.sweep.cells import _plugin_source
-
     package = tmp_path / "plugged_in"
     (package / "inner" / "__pycache__").mkdir(parents=True)
-    (package / "inner" / "words.txt").write_text("a")
-    (package / "__init__.py").write_text("")
-    (package / "inner" / "words.py").write_text("WORD = 'a'\n")
-    source = (
-        "from mitigations import Mitigation\nfrom plugged_in.inner.words import WORD\nclass Mine(Mitigation): ...\n"
+    files = {"__init__.py": "", "inner/words.txt": "a", "inner/words.py": "WORD = 'a'\n"}
+    files["mine.py"] = (
+        "from mitigations import Mitigation\nimport plugged_in.inner.words\nclass Mine(Mitigation): ...\n"
     )
-    (package / "mine.py").write_text(source)
+    for name, text in files.items():
+        (package / name).write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     kind = importlib.import_module("plugged_in.mine").Mine
     before = _plugin_source(kind)
@@ -179,18 +74,13 @@ def test_what_a_plugin_imports_from_its_own_package_is_in_the_key(
     assert [len(before), len({*before, *other, *_plugin_source(kind)})] == [1, 3]
 
 
-def test_a_file_that_is_another_one_than_was_planned_with_is_a_failure(
-    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_another_one_than_was_planned_with_is_a_failure(written: Path, tmp_path: Path) -> None:
     """Changed, and gone, between the plan and the measurement."""
     files = [tmp_path / "changed.jsonl", tmp_path / "gone.jsonl"]
     for file in files:
         file.write_text(json.dumps({"ordered_kv_records": [["a", "b"]], "key": "a", "value": "b"}))
     tasks = [f"retrieve-at-position:records={file}" for file in files]
-    sweep = sweep_of(
-        asked(written, tasks=tasks, mitigations="none", dtypes="float32", measurements="evaluate", lengths=1)
-    )
-    found = plan(sweep, tmp_path / "out")
+    found = plan(sweep_of(asked(written, tasks=tasks, lengths=1)), tmp_path / "out")
     files[0].write_text("{}")
     files[1].unlink()
     changed, gone = (said for _, said in ThisProcess().measure(found.pending, found.terms))
@@ -198,99 +88,42 @@ def test_a_file_that_is_another_one_than_was_planned_with_is_a_failure(
     assert f"or a file, found '{files[1]}'" in str(gone)
 
 
-@pytest.mark.parametrize("folder", ["cells", "failed"])
-def test_a_folder_that_is_a_link_to_elsewhere_is_refused(written: Path, tmp_path: Path, folder: str) -> None:
-    victim, out = tmp_path / "victim", tmp_path / "out"
-    victim.mkdir()
-    theirs = victim / f"{'0' * 16}.{'0' * 8}.{'0' * 16}.parquet"
-    theirs.write_text("mine")
-    out.mkdir()
-    (out / ".lock").touch()
-    (out / folder).symlink_to(victim)
-    with pytest.raises(InputError, match="found a link to another"):
-        run(sweep_of(asked(written)), out)
-    assert [path.name for path in victim.iterdir()] == [theirs.name]
-
-
-def test_what_somebody_else_keeps_in_a_directory_is_not_touched(written: Path, tmp_path: Path) -> None:
-    (tmp_path / "cells" / ".git").mkdir(parents=True)
-    theirs = [tmp_path / "cells" / "mine.parquet", tmp_path / "cells" / ".notes", tmp_path / "todo.json"]
-    for path in theirs:
-        path.write_text("mine")
-    one = asked(written, tasks="copy-last", mitigations="none", dtypes="float32", measurements=SHORT)
-    with pytest.raises(InputError, match="expected a new directory or that of a sweep"):
-        run(sweep_of(one), tmp_path)
-    (tmp_path / ".lock").touch()
-    assert run(sweep_of(one), tmp_path).measured == 1
-    assert all(path.read_text() == "mine" for path in theirs)
-
-
-def test_two_runners_on_one_directory(written: Path, tmp_path: Path) -> None:
-    sweep = sweep_of(asked(written))
-    with Store(tmp_path).locked(), pytest.raises(InputError, match="another run is writing there"):
-        run(sweep, tmp_path)
-
-
-def sweep_file(tmp_path: Path, written: Path, **changes: object) -> Path:
-    file = tmp_path / "sweep.yaml"
-    file.write_text(json.dumps(asked(written, **changes)))  # JSON is YAML
-    return file
-
-
 def test_the_commands(run: Callable[..., tuple[int, str, str]], written: Path, tmp_path: Path) -> None:
-    file = sweep_file(tmp_path, written, tasks="copy-last", mitigations="none", dtypes="float32")
-    code, shown, _ = run("sweep", "run", str(file), "--out", "out", "--dry-run")
-    assert (code, (tmp_path / "out").exists()) == (0, False)
-    assert all(
-        word in " ".join(shown.split()) for word in ("2 of 2 cells are missing; forecast", "GiB at most", "free")
-    )
-    code, shown, _ = run("sweep", "run", str(file), "--out", "out")
-    assert code == 0
-    assert "2 cells measured, 0 were there before, 0 failed" in shown
-    code, shown, _ = run("sweep", "results", "out")
-    assert code == 0
-    assert "2 of 2 cells measured, 75 rows" in shown
-    code, shown, _ = run("sweep", "results", "out", "--out", "table.csv")
-    assert code == 0
+    def command(*words: str, code: int = 0, **changes: Any) -> tuple[str, str]:
+        (tmp_path / "sweep.yaml").write_text(json.dumps(asked(written, **changes)))  # JSON is YAML
+        found, shown, err = run("sweep", *words)
+        assert found == code, err
+        return " ".join(shown.split()), err
+
+    both: Any = {"measurements": [SHORT, {"name": "collapse", "dtypes": "bfloat16"}]}
+    shown, _ = command("run", "sweep.yaml", "--out", "out", "--dry-run", **both)
+    assert all(words in shown for words in ("2 of 2 cells are missing; forecast", "GiB at most", "free"))
+    assert not (tmp_path / "out").exists()
+    assert "2 cells measured, 0 were there before, 0 failed" in command("run", "sweep.yaml", "--out", "out", **both)[0]
+    assert "2 of 2 cells measured, 75 rows" in command("results", "out")[0]
+    command("results", "out", "--out", "table.csv")
     assert len(pd.read_csv(tmp_path / "table.csv")) == 75
-    code, shown, _ = run("sweep", "results", "out", "--json")
-    assert len(json.loads(shown)["rows"]) == 75
-    file = sweep_file(tmp_path, written, tasks="copy-last", mitigations="none", lengths=400, measurements=SHORT)
-    code, shown, err = run("sweep", "run", str(file), "--out", "failing")
-    assert (code, err.count("\n")) == (1, 2)
+    assert len(json.loads(command("results", "out", "--json")[0])["rows"]) == 75
+    shown, err = command("run", "sweep.yaml", "--out", "failing", code=1, lengths=400, dtypes=["float32", "bfloat16"])
     assert "2 failed" in shown
+    assert err.count("\n") == 2
     assert "tokens" in err
 
 
 STAGES = {
-    "tasks": "count-ones-bernoulli:tidy=true",
-    "lengths": "3:7",
-    "dtypes": ["bfloat16"],
-    "mitigations": "separator:every=2",
-    "seeds": [0, 1],
-    "measurements": {"name": "failure-stage", "sequences": 12},
+    **{"tasks": "count-ones-bernoulli:tidy=true", "lengths": "3:7", "dtypes": ["bfloat16"], "seeds": [0, 1]},
+    **{"mitigations": "separator:every=2", "measurements": {"name": "failure-stage", "sequences": 12}},
 }
 
 
 @pytest.mark.slow
 def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(written: Path, tmp_path: Path) -> None:
-    import ostools as ost
-    from ostools.measure.probes.failure_stage import COLUMNS
-    from ostools.reporting.sweep.report import sweep_report
-
     done = run(sweep_of(asked(written, **STAGES)), tmp_path / "out")
-    assert done.failed == ()
-    assert done.measured == 2
+    assert (done.measured, done.failed) == (2, ())
     found: Any = results(tmp_path / "out")
-    alone: Any = ost.failure_stage(
-        ost.load_model(written),
-        STAGES["tasks"],
-        lengths=range(3, 8),
-        dtypes=STAGES["dtypes"],
-        seeds=range(12, 24),
-        mitigation=STAGES["mitigations"],
-        random_weights=False,
-    ).frame
+    how: Any = {name: STAGES[key] for name, key in (("dtypes", "dtypes"), ("mitigation", "mitigations"))}
+    how |= {"lengths": range(3, 8), "seeds": range(12, 24), "random_weights": False}
+    alone: Any = ost.failure_stage(ost.load_model(written), STAGES["tasks"], **how).frame
     of_one = [name for name in COLUMNS if name not in ("task", "mitigation")]
     mine: Any = found[found["seed"] == 1][of_one].reset_index(drop=True)
     theirs: Any = alone[alone["mitigation"] != "none"][of_one].reset_index(drop=True)
@@ -309,18 +142,10 @@ def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(written:
 @pytest.mark.slow
 def test_probes_and_readings_are_those_of_the_measurement(written: Path, tmp_path: Path) -> None:
     """Read back from a row a prompt, intervals and steps among them, in two dtypes at once."""
-    import ostools as ost
-    from ostools.reporting.sweep.report import sweep_report
-    from ostools.sweep.measurements import MEASUREMENTS
-
-    probed = {"name": "probe", "sequences": 12}
-    both = {**STAGES, "lengths": "1:5", "dtypes": ["float32", "bfloat16"], "seeds": 1}
-    sweep = sweep_of(
-        asked(written, **{**both, "measurements": [probed, {"name": "probe-intervention", "sequences": 12}]})
-    )
-    done = run(sweep, tmp_path / "out")
-    assert done.failed == ()
-    assert done.measured == 4
+    probes = [{"name": name, "sequences": 12} for name in ("probe", "probe-intervention")]
+    both = {**STAGES, "lengths": "1:5", "dtypes": ["float32", "bfloat16"], "seeds": 1, "measurements": probes}
+    done = run(sweep_of(asked(written, **both)), tmp_path / "out")
+    assert (done.measured, done.failed) == (4, ())
     model = ost.load_model(written)
     how: Any = {"lengths": range(1, 6), "dtypes": both["dtypes"], "mitigation": both["mitigations"]}
     kept = read(tmp_path / "out", say=print)

@@ -10,62 +10,40 @@ from ostools.ground.errors import InputError
 from ostools.tasks.appendix_c import HINT, NAMES, WORDS, AppendixTask
 from tests.checkpoints import paper_text
 
-MATHS = (
-    " Please give the answer on the final line exactly as 'The final answer to your maths question is: xxxx', "
-    "where 'xxxx' is your answer."
+ANSWER = (
+    " Please give the answer on the final line exactly as 'The final answer to your maths question is: xxxx', where "
 )
-UNCLOSED = MATHS.replace("'xxxx' is", "'xxxx is")
+MATHS, UNCLOSED = (f"{ANSWER}{place} your answer." for place in ("'xxxx' is", "'xxxx is"))
+SUM = "Please perform the following sum: 1 + 1 + 1."
+ONES = "Please count the number of ones in the following sequence:"
+CARS = "Please count the number of times 'car' appears in the following sentence: 'fish car'."
 LAST = (
     "Consider the following sequence: {}. What is the last digit in this sequence? "
     "Please answer exactly as 'The answer to your question is: <ANSWER>'"
 )
+FIRST = LAST.replace("the last", "the first")
+HINTED = " *Hint* It's not necessarily a 1, check carefully"
+COPY = "Can you copy the following number?"
 
 
 @pytest.mark.parametrize(
     ("task", "length", "prompt", "answer"),
     [
         (AppendixTask("copy-last"), 5, LAST.format("11110"), "0"),
-        (AppendixTask("copy-first"), 4, LAST.format("0111").replace("the last", "the first"), "0"),
+        (AppendixTask("copy-first"), 4, FIRST.format("0111"), "0"),
         (AppendixTask("copy-last", separator_every=3), 7, LAST.format("111,111,0"), "0"),
         (AppendixTask("copy-last", interleave=True), 4, LAST.format("1010"), "0"),
-        (AppendixTask("copy-first", interleave=True), 4, LAST.format("0101").replace("last", "first"), "0"),
-        (
-            AppendixTask("copy-last", hint=True),
-            3,
-            LAST.format("110") + " *Hint* It's not necessarily a 1, check carefully",
-            "0",
-        ),
-        (AppendixTask("copy"), 4, "Can you copy the following number?1111", "1111"),
-        (AppendixTask("copy", separator_every=3), 4, "Can you copy the following number?111,1", "111,1"),
-        (AppendixTask("sum-ones"), 3, "Please perform the following sum: 1 + 1 + 1." + MATHS + ".", "3"),
-        (AppendixTask("sum-ones", tidy=True), 3, "Please perform the following sum: 1 + 1 + 1." + MATHS, "3"),
-        (
-            AppendixTask("count-ones"),
-            12,
-            "Please count the number of ones in the following sequence:111111111111." + UNCLOSED,
-            "12",
-        ),
-        (
-            AppendixTask("count-ones", interleave=True, tidy=True),
-            5,
-            "Please count the number of ones in the following sequence:10101." + MATHS,
-            "3",
-        ),
-        (
-            AppendixTask("count-ones", mode="answer-only"),
-            1,
-            "Please count the number of ones in the following sequence:1."
-            + UNCLOSED
-            + " Please output only the answer.",
-            "1",
-        ),
+        (AppendixTask("copy-first", interleave=True), 4, FIRST.format("0101"), "0"),
+        (AppendixTask("copy-last", hint=True), 3, LAST.format("110") + HINTED, "0"),
+        (AppendixTask("copy"), 4, f"{COPY}1111", "1111"),
+        (AppendixTask("copy", separator_every=3), 4, f"{COPY}111,1", "111,1"),
+        (AppendixTask("sum-ones"), 3, f"{SUM}{MATHS}.", "3"),
+        (AppendixTask("sum-ones", tidy=True), 3, SUM + MATHS, "3"),
+        (AppendixTask("count-ones"), 12, f"{ONES}111111111111.{UNCLOSED}", "12"),
+        (AppendixTask("count-ones", interleave=True, tidy=True), 5, f"{ONES}10101.{MATHS}", "3"),
+        (AppendixTask("count-ones", mode="answer-only"), 1, f"{ONES}1.{UNCLOSED} Please output only the answer.", "1"),
         (AppendixTask("count-ones-figure-5"), 3, "How many ones are in the following sequences?111", "3"),
-        (
-            AppendixTask("count-word"),
-            2,
-            "Please count the number of times 'car' appears in the following sentence: 'fish car'." + MATHS,
-            "1",
-        ),
+        (AppendixTask("count-word"), 2, CARS + MATHS, "1"),
     ],
 )
 def test_prompts_are_the_papers(task: AppendixTask, length: int, prompt: str, answer: str) -> None:

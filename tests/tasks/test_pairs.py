@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.tasks import AppendixTask, Pair, theorem_pair
-from ostools.tasks.figure5 import FIGURE_5
-from ostools.tasks.pairs import repeats_last
+from ostools.tasks.pairs import FIGURE_5, repeats_last
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,8 @@ COPY = "Can you copy the following number?"
 def test_the_prompts_word_for_word() -> None:
     assert tasks.figure_5a().text(4) == ONES + "1111"
     assert tasks.figure_5c().text(7) == COPY + "1111111"
-    assert [tasks.figure_5d().text(n) for n in (2, 3, 4, 7)] == [
-        COPY + "11", COPY + "111", COPY + "111,1", COPY + "111,111,1",
-    ]  # fmt: skip
+    of_d = [COPY + digits for digits in ("11", "111", "111,1", "111,111,1")]
+    assert [tasks.figure_5d().text(n) for n in (2, 3, 4, 7)] == of_d
     for name in tasks.FIGURE_5:
         task = tasks.FIGURE_5[name]()
         assert task.question == task.form.parts(("1",))[0]
@@ -103,32 +101,28 @@ def test_the_proof_accepts_exactly_one_partner(v: list[int], v_star: list[int]) 
     assert repeats_last(v, [*v, v[-1]])
 
 
-@pytest.mark.parametrize("extended", [(5, 6, 7)], ids=str)
-def test_a_pair_that_is_none_cannot_be_made(extended: tuple[int, ...]) -> None:
+def test_a_pair_that_is_none_cannot_be_made() -> None:
     assert theorem_pair(2, (5, 6)).extended == (5, 6, 6)
     with pytest.raises(
         InputError, match=r"no theorem pair at length 2: expected v\* = v with its last token 6 once more"
     ):
-        Pair("theorem", 2, (5, 6), extended)
-    assert Pair("one-more-digit", 2, (5, 6), extended).extended == extended  # which claims nothing
+        Pair("theorem", 2, (5, 6), (5, 6, 7))
+    assert Pair("one-more-digit", 2, (5, 6), (5, 6, 7)).length == 2  # which claims nothing
 
 
 @pytest.mark.parametrize(
-    ("merges", "shown"),
+    ("merged", "shown"),
     [
-        (("11",), r"'1' \+ '1' -> token '11'"),
-        (("111",), r"'11' \+ '1' -> token '111'"),
-        (("?1",), r"'\?1' \+ '1' -> .*"),
+        ("11", r"'1' \+ '1' -> token '11'"),
+        ("111", r"'11' \+ '1' -> token '111'"),
+        # The first one has another id than the second: at length 1 the repeat is no repeat.
+        ("?1", r"found '\?1' \+ '1' -> tokens '\?1', '1'"),
     ],
 )
-def test_a_tokenizer_that_merges_is_refused_with_what_it_merged(merges: tuple[str, ...], shown: str) -> None:
-    encoder = Characters(merges)
-    if merges == ("?1",):
-        # The first one has another id than the second: at length 1 the repeat is no repeat.
-        shown = r"found '\?1' \+ '1' -> tokens '\?1', '1'"
+def test_a_tokenizer_that_merges_is_refused_with_what_it_merged(merged: str, shown: str) -> None:
     remedy = r"put the item in by its token, with the task's items='ids' \('figure-5a:items=ids'\)"
     with pytest.raises(InputError, match=f"figure-5a at length .*{shown}: .*{remedy}"):
-        list(tasks.figure_5a().pairs(encoder, [1, 2, 3, 4], 0))
+        list(tasks.figure_5a().pairs(Characters((merged,)), [1, 2, 3, 4], 0))
 
 
 def test_the_id_level_pair_stands_where_the_text_merges() -> None:
@@ -139,13 +133,10 @@ def test_the_id_level_pair_stands_where_the_text_merges() -> None:
     assert decoded(encoder, separated[4].ids) == COPY + "111,1"
 
 
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    """In an interpreter of its own, without the type checks of the tests."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-
 def test_prompts_need_no_torch() -> None:
-    found = run("import sys, ostools.tasks; print(sorted({'torch', 'transformers', 'pandas'} & set(sys.modules)))")
+    """In an interpreter of its own, without the type checks of the tests."""
+    code = "import sys, ostools.tasks; print(sorted({'torch', 'transformers', 'pandas'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert found.stdout.strip() == "[]", found.stderr
 
 
@@ -154,5 +145,4 @@ def test_the_page_on_reproducing_has_figure_5s_prompts_as_they_are_built() -> No
     for name, task in FIGURE_5.items():
         row = next(line for line in page.splitlines() if line.startswith("|") and f"`{name}`" in line)
         text = task().text(6)
-        last = text[-1]
-        assert f"| `{text}` | `{text}{last}` |" in row
+        assert f"| `{text}` | `{text}{text[-1]}` |" in row

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ostools.tasks import AppendixTask, task
-from ostools.tasks.reasoning import few_shot
+from ostools.tasks.appendix_c import few_shot
 from tests.checkpoints import paper_text
 
 REASONING = ("sum-ones", "count-ones", "count-ones-bernoulli", "count-word")
@@ -70,9 +70,6 @@ def test_every_worked_example_counts_and_adds_up(name: str) -> None:
 @pytest.mark.parametrize("mode", ["cot-zero-shot", "cot-few-shot"])
 def test_a_mode_changes_neither_the_sequence_nor_the_answer(name: str, mode: str) -> None:
     plain, asked = AppendixTask(name), task(f"{name}:mode={mode}")
-    assert asked.items(20, 3) == plain.items(20, 3)
-    assert asked.answer(20, 3) == plain.answer(20, 3)
-    assert asked.reasons
-    assert asked.trained_as is None
-    assert not plain.reasons
-    assert plain.trained_as == name
+    assert (asked.items(20, 3), asked.answer(20, 3)) == (plain.items(20, 3), plain.answer(20, 3))
+    assert (asked.reasons, asked.trained_as) == (True, None)
+    assert (plain.reasons, plain.trained_as) == (False, name)

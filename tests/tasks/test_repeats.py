@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,11 +72,11 @@ def test_task_pairs_are_the_papers_prompts_at_n_and_n_plus_1(name: str, lengths:
 
 
 def test_every_name_is_got() -> None:
-    assert [tasks.task(name, tasks.CollapseTask).name for name in tasks.COLLAPSE_TASKS] == list(tasks.COLLAPSE_TASKS)
-    assert {name for name in tasks.COLLAPSE_TASKS if tasks.task(name, tasks.CollapseTask).random} == {
-        "figure-5b", "count-ones-bernoulli", "count-word",
-    }  # fmt: skip
-    assert all(tasks.task(name, tasks.CollapseTask).example for name in tasks.COLLAPSE_TASKS)
+    by_name = {name: tasks.task(name, tasks.CollapseTask) for name in tasks.COLLAPSE_TASKS}
+    assert [task.name for task in by_name.values()] == list(by_name)
+    random = {name for name, task in by_name.items() if task.random}
+    assert random == {"figure-5b", "count-ones-bernoulli", "count-word"}
+    assert all(task.example for task in by_name.values())
     for name in ("text", "count-ones"):
         with pytest.raises(InputError, match=f"{name} has one way of putting its items in: leave items out"):
             tasks.task(f"{name}:items=ids", tasks.CollapseTask)
@@ -87,11 +89,8 @@ IDS = st.lists(st.integers(0, 99), min_size=1, max_size=8)
 def test_ids_and_n_copies_of_one(ids: list[int], item: int, lengths: list[int]) -> None:
     encoder = Characters()
     for pair in RepeatedIds(ids, item).pairs(encoder, lengths):
-        assert (pair.kind, pair.ids, pair.extended) == (
-            "theorem",
-            (*ids, *[item] * pair.length),
-            (*ids, *[item] * (pair.length + 1)),
-        )
+        once_more = (*ids, *[item] * (pair.length + 1))
+        assert (pair.kind, pair.ids, pair.extended) == ("theorem", once_more[:-1], once_more)
     last = list(RepeatedIds(ids).pairs(encoder, lengths))
     assert last == list(RepeatedIds(ids[:-1], ids[-1]).pairs(encoder, lengths))
 
@@ -106,16 +105,16 @@ def test_pairs_of_ids_are_the_theorems_where_they_repeat_the_last() -> None:
         list(pairs.pairs(Characters(), [4]))
 
 
-def test_what_is_no_pair_of_ids() -> None:
-    with pytest.raises(
-        InputError, match=r"end in the same one, found .* their distance would be that of the two tokens"
-    ):
-        PairsOfIds({1: ([1, 2], [1, 3])})
-    with pytest.raises(InputError, match=r"expected a row of token ids \(whole numbers from 0\), found 3"):
-        _row(3)
-    with pytest.raises(InputError, match="expected pairs by their length"):
-        PairsOfIds({})
-    with pytest.raises(InputError, match="expected something to repeat, found no ids"):
-        RepeatedIds([])
-    with pytest.raises(InputError, match=r"expected a row of token ids \(whole numbers from 0\), found"):
-        RepeatedIds([3, -1])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: PairsOfIds({1: ([1, 2], [1, 3])}), "end in the same one, .* would be that of the two tokens"),
+        (lambda: PairsOfIds({}), "expected pairs by their length"),
+        (lambda: RepeatedIds([]), "expected something to repeat, found no ids"),
+        (lambda: RepeatedIds([3, -1]), r"expected a row of token ids \(whole numbers from 0\), found"),
+        (lambda: _row(3), r"expected a row of token ids \(whole numbers from 0\), found 3"),
+    ],
+)
+def test_what_is_no_pair_of_ids(make: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        make()

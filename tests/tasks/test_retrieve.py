@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,12 +21,9 @@ needs_real = pytest.mark.skipif(not REAL.is_file(), reason=f"the real records ar
 
 def published_prompt(records: list[list[str]], key: str) -> str:
     """The prompt as Liu et al. describe it, written out once more on its own."""
-    lines = [f'"{name}": "{value}"' for name, value in records]
-    return (
-        "Extract the value corresponding to the specified key in the JSON object below.\n\nJSON data:\n{"
-        + ",\n ".join(lines)
-        + f'}}\n\nKey: "{key}"\nCorresponding value:'
-    )
+    lines = ",\n ".join(f'"{name}": "{value}"' for name, value in records)
+    request = "Extract the value corresponding to the specified key in the JSON object below."
+    return f'{request}\n\nJSON data:\n{{{lines}}}\n\nKey: "{key}"\nCorresponding value:'
 
 
 @needs_real
@@ -43,12 +41,10 @@ def test_the_real_records_give_the_published_prompt(line: int) -> None:
     assert moved.prompt(75, line) == published_prompt([[key, found["value"]], *others], key)
 
 
-@given(
-    length=st.integers(1, 60),
-    seed=st.integers(0, 2**40),
-    records=st.sampled_from(["uuid", "words"]),
-    share=st.floats(0, 1),
-)
+DRAWN: dict[str, Any] = {"seed": st.integers(0, 2**40), "records": st.sampled_from(["uuid", "words"])}
+
+
+@given(length=st.integers(1, 60), share=st.floats(0, 1), **DRAWN)
 def test_the_object_is_json_and_holds_the_answer_at_the_asked_place(
     length: int, seed: int, records: str, share: float
 ) -> None:
@@ -74,7 +70,7 @@ def test_only_the_wanted_record_moves() -> None:
     assert RetrieveTask(position=0, records="uuid").items(9, seed=4)[0] != wanted
 
 
-@given(length=st.integers(1, 30), seed=st.integers(0, 2**40), records=st.sampled_from(["uuid", "words"]))
+@given(length=st.integers(1, 30), **DRAWN)
 def test_a_drawn_place_is_found_again_in_any_order_of_the_records(length: int, seed: int, records: str) -> None:
     drawn = RetrieveTask(position="drawn", records=records)
     items = drawn.items(length, seed)
@@ -122,26 +118,24 @@ def test_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "length", "words"),
     [
-        ({"position": "lst"}, "expected first, middle, last, drawn, an index from 0, or a fraction of 1, found 'lst'"),
-        ({"position": -1}, "expected the index of a record, from 0, found -1"),
-        ({"position": 1.5}, "expected a fraction from 0.0 to 1.0, found 1.5"),
-        ({"records": "uuids"}, "expected uuid or words, or a file, found 'uuids'"),
+        (
+            {"position": "lst"},
+            1,
+            "expected first, middle, last, drawn, an index from 0, or a fraction of 1, found 'lst'",
+        ),
+        ({"position": -1}, 1, "expected the index of a record, from 0, found -1"),
+        ({"position": 1.5}, 1, "expected a fraction from 0.0 to 1.0, found 1.5"),
+        ({"records": "uuids"}, 1, "expected uuid or words, or a file, found 'uuids'"),
+        ({}, 0, "length: expected a whole number of at least 1"),
+        ({"position": 5}, 5, "position 5: expected an index below 5"),
+        ({}, 257, "at most 256 of them, found 257; use 'uuid'"),
     ],
 )
-def test_what_is_no_option(options: dict[str, object], words: str) -> None:
+def test_what_is_no_option_or_no_length(options: dict[str, Any], length: int, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        RetrieveTask(**options)  # pyright: ignore[reportArgumentType]
-
-
-def test_lengths_that_cannot_be() -> None:
-    with pytest.raises(InputError, match="length: expected a whole number of at least 1"):
-        RetrieveTask().items(0)
-    with pytest.raises(InputError, match="position 5: expected an index below 5"):
-        RetrieveTask(position=5).items(5)
-    with pytest.raises(InputError, match="at most 256 of them, found 257; use 'uuid'"):
-        RetrieveTask().items(257)
+        RetrieveTask(**options).items(length)
     assert len(set(RetrieveTask().items(256))) == 256
 
 
@@ -154,7 +148,6 @@ def test_lengths_that_cannot_be() -> None:
     ],
 )
 def test_a_file_of_another_format_is_refused(tmp_path: Path, line: str) -> None:
-    file = tmp_path / "records.jsonl"
-    file.write_text(line + "\n")
+    (tmp_path / "records.jsonl").write_text(line + "\n")
     with pytest.raises(InputError, match=r"line 0 of .*expected a JSON object with different ordered_kv_records"):
-        RetrieveTask(records=str(file)).items(1)
+        RetrieveTask(records=str(tmp_path / "records.jsonl")).items(1)

@@ -190,11 +190,11 @@ def ablation(
     parts = None if targets is None else checked_targets(model, what, targets)
     work = full_precision(model, "ablation")
     questions = _questions(work, task, lengths, seeds, names, prefilled=prefilled, chat=chat)
-    asked: dict[str, Any] = {"task": questions[0].task, "lengths": [question.length for question in questions]}
-    asked |= {"seeds": list(seeds), "what": what, "targets": parts, "top": top, "method": method, "begun": prefilled}
-    asked |= {"measures": names, "chat": chat, **(task.provenance if isinstance(task, AnsweredPrompt) else {})}
+    settings: dict[str, Any] = {"task": questions[0].task, "lengths": [question.length for question in questions]}
+    settings |= {"seeds": list(seeds), "what": what, "targets": parts, "top": top, "method": method, "begun": prefilled}
+    settings |= {"measures": names, "chat": chat, **(task.provenance if isinstance(task, AnsweredPrompt) else {})}
     ids = tuple(questions[0].prompt.tolist()) if len(questions) == 1 else None
-    provenance = Provenance.collect(model, ids, measurement="ablation", **asked)
+    provenance = Provenance.collect(model, ids, measurement="ablation", **settings)
     rows: list[dict[str, Any]] = []
     with torch.inference_mode(False), true_arithmetic(work):
         for index, question in enumerate(questions):
@@ -233,8 +233,8 @@ def _questions(
             raise InputError(
                 "ablation: a prompt has no lengths and no line to begin; leave lengths and prefilled (--prefilled) out"
             )
-        known = AnsweredPrompt(task) if isinstance(task, Prompt) else task
-        return [of_prompt(model, known, paired=names is None or "collapse" in names)]
+        answered_prompt = AnsweredPrompt(task) if isinstance(task, Prompt) else task
+        return [of_prompt(model, answered_prompt, paired=names is None or "collapse" in names)]
     if lengths is None:
         raise InputError("ablation: expected lengths for a task, such as lengths=[20], found none")
     form = tasks.task(task)

@@ -98,9 +98,9 @@ def of_task(
     return Question(label(task), length, seed, prompt, carriers, answer, extended, ends)
 
 
-def of_prompt(model: TransformerBridge, known: AnsweredPrompt, *, paired: bool) -> Question:
+def of_prompt(model: TransformerBridge, answered_prompt: AnsweredPrompt, *, paired: bool) -> Question:
     """Any prompt; its pair is the theorem's: the last token once more."""
-    prompt, carriers, answer = fitted(model, known.prompt), known.carriers, known.answer
+    prompt, carriers, answer = fitted(model, answered_prompt.prompt), answered_prompt.carriers, answered_prompt.answer
     n = len(prompt.ids)
     if carriers is not None and (not carriers or any(not 0 <= place < n for place in carriers)):
         raise InputError(f"ablation: expected carriers out of 0..{n - 1}, found {list(carriers) or 'none'}")

@@ -18,10 +18,11 @@ from typing import Any, Literal
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.experiments.figures import copying
 from ostools.experiments.figures.answering import (
+    FIGURE_2_LENGTHS,
     PAPERS,
     common_deviations,
+    figure_2_tasks,
     figure_questions,
     greedy_answers,
     provenance_of,
@@ -212,7 +213,7 @@ def figure_prompts(
     if number == 2 and (seeds is not None or panels is not None):
         raise InputError("figure 2 draws nothing and is whole, so it has no seeds and no panels: leave them out")
     if number == 2:
-        seeds_by_task, default_lengths = copying.figure_tasks(), copying.LENGTHS
+        seeds_by_task, default_lengths = figure_2_tasks(), FIGURE_2_LENGTHS
     else:
         seed_list = SEEDS if seeds is None else checked_seeds(seeds)
         seeds_by_task, default_lengths = figure_tasks(seed_list, PANELS if panels is None else panels), LENGTHS

@@ -10,7 +10,7 @@ Drawn is what section 4 reports: "their difference in representation at the last
 final norm, "averaged out over each head, alongside the minimum and maximum over each head". What a head is of v^(L), which has
 none, is open: `ostools.measure.collapse.verdicts`. Other sites, norms and readings are options.
 
-The paper's text of (b) is "digits sampled uniformly ending with either a single one or two ones": `ostools.tasks.figure5`.
+The paper's text of (b) is "digits sampled uniformly ending with either a single one or two ones": `ostools.tasks.pairs`.
 Source: arXiv 2406.04267, Figure 5 and section 4.
 """
 
@@ -176,8 +176,8 @@ def figure_5(
     first = next(iter(measured.values()))
     parameters = {name: first[name] for name in ("items", "lengths", "dtypes")} | asdict(reading)
     parameters |= {"panels": "".join(runs), "prompts": {panel: task.example for panel, task in runs.items()}}
-    for name, one in (("routes", "route"), ("difference_at_probed_lengths",) * 2):
-        parameters[name] = {panel: found[one] for panel, found in measured.items()}
+    for name, entry in (("routes", "route"), ("difference_at_probed_lengths",) * 2):
+        parameters[name] = {panel: entries[entry] for panel, entries in measured.items()}
     provenance = Provenance.collect(model, measurement="figure-5", seeds=seeds, **parameters)
     return Figure5(frame, provenance, _verdicts(curves, reading), curves)
 

@@ -35,29 +35,38 @@ section 3.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.experiments import decay
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number
-from ostools.results import Provenance, Result
+from ostools.results import Frame, Provenance, Result
 from ostools.theory.distances import distance, total_variation
 from ostools.theory.lemmas import first_places_bound, prefix_total_variation
 from ostools.theory.positions import sinusoidal
-from ostools.theory.statistics.fits import FEWEST
+from ostools.theory.statistics.fits import FEWEST, Law, fit_decay, over_seeds
 
 Rows = Float[Tensor, "pos d"]
 
-LENGTHS_8, LENGTHS_9 = decay.spread_lengths(2, 4096, 56), decay.spread_lengths(10, 100_000, 61)
+
+def spread_lengths(first: int, last: int, count: int) -> tuple[int, ...]:
+    """About `count` lengths from `first` to `last`, both included, evenly spread on a log axis."""
+    ratio = math.log(last / first) / (count - 1)
+    return tuple(sorted({round(first * math.exp(ratio * step)) for step in range(count)}))
+
+
+LENGTHS_8, LENGTHS_9 = spread_lengths(2, 4096, 56), spread_lengths(10, 100_000, 61)
+SEEDS = tuple(range(5))
 READINGS = ("vectors", "weights")
 BLOCKS = ("post-ln", "pre-ln", "attention")
 QUANTITIES = ("l1", "relative", "total_variation")
@@ -79,7 +88,7 @@ class Figure8(
     sum_j |alpha_j - alpha*_j|, the copy's own weight against 0), rounding (where `relative` is up to it, the distances are
     rounding, and were not measured: "vectors" at n = 1, whose distance is 0).
 
-    `fits`: how the mean over seeds falls, a row a reading and quantity, see `ostools.experiments.decay.fits`.
+    `fits`: how the mean over seeds falls, a row a reading and quantity, see `decay_fits`.
     """
 
     fits: pd.DataFrame
@@ -94,7 +103,7 @@ class Figure9(
     """`frame`, one row a seed and length: length (n), seed, delta (total variation, L1, at most 2), bound (certified, of Lemma
     B.2: 2 min(k, n) e (e^eps - 1) / n).
 
-    `fits`: how the mean over seeds falls from n = 100 k on (or 10 k), see `ostools.experiments.decay.fits`.
+    `fits`: how the mean over seeds falls from n = 100 k on (or 10 k), see `decay_fits`.
     """
 
     fits: pd.DataFrame
@@ -102,7 +111,7 @@ class Figure9(
 
 def figure_8(
     lengths: Sequence[int] = LENGTHS_8,
-    seeds: Sequence[int] = decay.SEEDS,
+    seeds: Sequence[int] = SEEDS,
     *,
     readings: Sequence[str] = READINGS,
     block: str = "post-ln",
@@ -142,7 +151,7 @@ def figure_8(
     provenance = Provenance.without_model(
         lengths=length_list, seeds=seed_list, readings=list(reading_list), block=block, d=d, n_heads=n_heads
     )
-    return Figure8(frame, provenance, fits=decay.fits(frame, QUANTITIES, fitted_from=16, by=["reading"]))
+    return Figure8(frame, provenance, fits=decay_fits(frame, QUANTITIES, fitted_from=16, by=["reading"]))
 
 
 @dataclass(frozen=True)
@@ -235,7 +244,7 @@ def _pairs(layer: _Layer, block: str, n_heads: int, lengths: Sequence[int]) -> d
 
 
 def figure_9(
-    lengths: Sequence[int] = LENGTHS_9, seeds: Sequence[int] = decay.SEEDS, *, noisy: int = 200, noise: float = 0.1
+    lengths: Sequence[int] = LENGTHS_9, seeds: Sequence[int] = SEEDS, *, noisy: int = 200, noise: float = 0.1
 ) -> Figure9:
     """Total variation delta of softmax(x) and softmax(x + noise on the first `noisy` entries)
     at every n, for each seed (Figure 9).
@@ -267,4 +276,61 @@ def figure_9(
     frame = pd.concat(tables, ignore_index=True)
     provenance = Provenance.without_model(lengths=length_list, seeds=seed_list, noisy=noisy, noise=noise)
     reaches_100_times = sum(n >= 100 * noisy for n in length_list) >= FEWEST
-    return Figure9(frame, provenance, fits=decay.fits(frame, ["delta"], (100 if reaches_100_times else 10) * noisy))
+    return Figure9(frame, provenance, fits=decay_fits(frame, ["delta"], (100 if reaches_100_times else 10) * noisy))
+
+
+def decay_fits(
+    frame: Frame, quantities: Sequence[str], fitted_from: int, by: Sequence[str] = (), floor: float = 0.0
+) -> pd.DataFrame:
+    """Fit how the mean over seeds falls, a row for each quantity and each value of the columns `by`.
+
+    Columns: those of `by`, quantity, fitted_from (only lengths from here on are fitted), verdict (of
+    `ostools.theory.statistics.fits.VERDICTS`), law (its name, or "none"), rate (k of n^-k, r of e^(-r n); NaN without a
+    law), low, high (its 95% interval: of noise along the mean curve, not of the spread between seeds), seeds_low, seeds_high
+    (95%, Student, of the same plain law's rate over seeds; NaN for one seed, and for a law to a level, whose rate a plain law
+    does not have), log_amplitude, level (of the same law), falls_to (the law at the last fitted length, as a part of the law at
+    the first: a rate above 0 may still leave nearly all), used (how many lengths). A curve is fitted until it falls to `floor`.
+    """
+    groups = frame.groupby(list(by), sort=False) if by else [((), frame)]
+    return pd.DataFrame(
+        [
+            dict(zip(by, key, strict=True)) | {"quantity": quantity} | _fit(group, quantity, fitted_from, floor)
+            for key, group in groups
+            for quantity in quantities
+        ]
+    )
+
+
+def _fit(curve: Frame, quantity: str, fitted_from: int, floor: float) -> dict[str, Any]:
+    mean = curve[curve["length"] >= fitted_from].groupby("length")[quantity].mean()
+    fitted = fit_decay(mean.index.to_numpy(), mean.to_numpy(), floor=floor)
+    law, used = fitted.law, mean.index.to_numpy(float)[: fitted.used]
+    seeds_low, seeds_high = _over_seeds(curve[curve["length"].isin(used)], quantity, law)
+    values = {
+        name: getattr(law, name) if law else math.nan for name in ("rate", "low", "high", "log_amplitude", "level")
+    }
+    return {
+        "fitted_from": fitted_from,
+        "verdict": fitted.verdict,
+        "law": law.name if law else "none",
+        **{name: values[name] for name in ("rate", "low", "high")},
+        "seeds_low": seeds_low,
+        "seeds_high": seeds_high,
+        **{name: values[name] for name in ("log_amplitude", "level")},
+        "falls_to": float(np.divide(*law(used[[-1, 0]]))) if law else math.nan,
+        "used": fitted.used,
+    }
+
+
+def _over_seeds(fitted: Frame, quantity: str, law: Law | None) -> tuple[float, float]:
+    """Interval of a plain law's rate over seeds, each fitted at the lengths of the mean curve."""
+    unknown = math.nan, math.nan
+    if law is None or law.name not in ("power", "exponential") or "seed" not in fitted:
+        return unknown
+    curves = fitted.groupby(["length", "seed"])[quantity].mean().unstack()
+    if not bool((curves > 0).to_numpy().all()):  # a zero has no log, a missing length no part in a common mean
+        return unknown
+    lengths = curves.index.to_numpy(dtype=float)
+    x = np.log(lengths) if law.name == "power" else lengths
+    _, low, high = over_seeds(list(-np.polyfit(x, np.log(curves.to_numpy()), 1)[0]))
+    return low, high

@@ -14,7 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Hint, Separator
 from ostools import measure
-from ostools.experiments.figures import copying, counting
+from ostools.experiments.figures import answering, counting
 from ostools.experiments.figures.answering import figure_questions
 from ostools.experiments.figures.counting import TASKS
 from ostools.experiments.figures.figure5 import figure_5, figure_5_memory
@@ -167,9 +167,9 @@ _PARTS = (
         "figure-2",
         {"lengths": steps(10, 400, 10)},
         10,
-        _result("figure", copying.figure_2),
-        lambda model, options: copying.figure_2_memory(model, **options),
-        lambda options: figure_questions(copying.figure_tasks(), **options),
+        _result("figure", answering.figure_2),
+        lambda model, options: answering.figure_2_memory(model, **options),
+        lambda options: figure_questions(answering.figure_2_tasks(), **options),
     ),
     Part(
         "figure-3",

@@ -119,9 +119,9 @@ class Arm:
         close = [(n, seed) for n in self.plan.sensitivity_lengths for seed in self.plan.seeds]
         steps: list[Callable[[], None]] = [self._measure_answers, partial(self._measure_collapse, dtypes)]
         steps += [partial(self._measure_sensitivity, n, seed) for n, seed in close]
-        for done, step in enumerate(steps, start=1):
+        for step_count, step in enumerate(steps, start=1):
             step()
-            tell(progress, done, len(steps))
+            tell(progress, step_count, len(steps))
 
     def status(self, length: int, seed: int) -> str:
         """Effect status of the mitigation on that question: whether it changed its text, or a logit of the user's model."""

@@ -15,7 +15,7 @@ import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
-from ostools.experiments.decay import spread_lengths
+from ostools.experiments.figures.synthetic import spread_lengths
 from ostools.experiments.study.arms import Arm, Cell, StudyPlan, within_training
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of

@@ -34,7 +34,6 @@ _MEASURING = (
     "experiments/figures",
     "experiments/lemmas.py",
     "experiments/study",
-    "experiments/decay.py",
     "experiments/retrieval.py",
     "experiments/reproduce/parts.py",
 )

@@ -8,67 +8,32 @@ arguments, code, versions): under another key the part is measured again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from ostools.ground.errors import InputError
 from ostools.ground.files import JSON_LIMIT, TABLE_LIMIT, read_bytes
 from ostools.results import Result, load_result, write_atomically
 from ostools.results.encoding import encoded_fields
 from ostools.sweep.cell_file import UNREADABLE, file_hash
+from ostools.sweep.store import OwnDirectory, disk_errors
 
 MARK = "reproduction.json"
-LOCK = ".lock"
 _FORM = 2
 
 
-class Parts:
-    """Reads and writes one directory; `say` is called with a line for what cannot be used."""
+class Parts(OwnDirectory):
+    """Reads and writes the directory of a reproduction."""
 
-    def __init__(self, directory: Path, say: Callable[[str], None] = lambda text: None) -> None:
-        self.directory, self.say = directory, say
+    MARK, OF = MARK, "`ostools reproduce`"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the directory and keep other runners out. Raises `InputError` where that cannot be."""
-        self.require_ours()
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.directory / LOCK)
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise InputError(
-                f"{self.directory}: another run is writing there; wait for it, or give another directory"
-            ) from None
-        except OSError as error:
-            raise InputError(
-                f"{error.filename or self.directory}: cannot be written: {error.strerror or error}"
-            ) from error
-        try:
+        with super().locked():
             text = json.dumps({"form": _FORM, "what": "ostools reproduce"})
             write_atomically(self.directory / MARK, lambda part: part.write_text(text, encoding="utf-8"))
             yield
-        finally:
-            lock.release()
-
-    def require_ours(self) -> None:
-        """Raises `InputError` for a file, and for a directory that holds something else."""
-        try:
-            if not self.directory.exists():
-                return
-            if not self.directory.is_dir():
-                raise InputError(f"{self.directory}: expected a directory, found a file")
-            is_ours = any((self.directory / name).exists() for name in (MARK, LOCK))
-            if not is_ours and any(self.directory.iterdir()):
-                raise InputError(
-                    f"{self.directory}: expected a new directory or that of `ostools reproduce`, found another that is not "
-                    "empty"
-                )
-        except OSError as error:
-            raise InputError(f"{self.directory}: cannot be read: {error.strerror or error}") from error
 
     def keep(self, name: str, key: str, results: Mapping[str, Result], seconds: float) -> None:
         """Store a part: its results, and after them the record by which they are found."""
@@ -76,10 +41,8 @@ class Parts:
         for result in results.values():
             if not type(result).__module__.startswith("ostools.") or encoded_fields(result) is None:
                 raise InputError(f"{name}: expected results of ostools, found {type(result).__name__}")
-        try:
+        with disk_errors(folder, "cannot be written"):
             folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from error
         files = {file: result.to_parquet(folder / f"{file}.parquet") for file, result in results.items()}
         hashes = {file: file_hash(path.read_bytes()) for file, path in files.items()}
         text = json.dumps({"form": _FORM, "key": key, "seconds": seconds, "results": hashes}, indent=1)

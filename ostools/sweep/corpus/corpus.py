@@ -99,10 +99,11 @@ def corpus(
     text_list, count = read_texts(texts), None if count is None else whole_number("count", count, 1)
     window_sets = draw(tokenizer_of(model), text_list, length_list, count=count, seed=seed)
     question = {"texts_sha256": texts_hash(text_list), "of_texts": len(text_list), "count": count, "seed": seed}
-    question |= {"lengths": length_list, "too_short": {str(found.length): found.too_short for found in window_sets}}
+    too_short = {str(window_set.length): window_set.too_short for window_set in window_sets}
+    question |= {"lengths": length_list, "too_short": too_short}
     question |= {**what.as_dict, "weights": described.weight_hash, "config": described.config_hash}
     windows = _Windows(model, what, seed, Provenance.collect(model, corpus=question))
-    batches = list(_batches(windows, [found.windows for found in window_sets]))
+    batches = list(_batches(windows, [window_set.windows for window_set in window_sets]))
     if out is not None:
         return _measured(windows, batches, Path(out), progress)
     with tempfile.TemporaryDirectory(prefix="ostools-corpus-") as directory:

@@ -64,10 +64,12 @@ class Measure:
         checked_name("measure", name, MEASURES)
         acting = of_the_pass("corpus", mitigation, "the windows of a corpus are tokens, which it cannot rewrite")
         options = {"linearisation": linearisation, "method": method}
-        options, other = ({"dtypes": dtypes}, PAIRS) if name == PROFILES else (options, PROFILES)
+        options, their_measure = ({"dtypes": dtypes}, PAIRS) if name == PROFILES else (options, PROFILES)
         for option, value in options.items():
             if value is not None:
-                raise InputError(f"{option}: expected it with measure {other!r} alone, found {name!r}: leave it out")
+                raise InputError(
+                    f"{option}: expected it with measure {their_measure!r} alone, found {name!r}: leave it out"
+                )
         if name == PAIRS:
             names = tuple(precision.name for precision in checked_precisions(DTYPES if dtypes is None else dtypes))
             if "float64" in names:

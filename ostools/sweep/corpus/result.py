@@ -98,24 +98,24 @@ def read_corpus(directory: str | Path) -> Corpus | CorpusCollapse:
         raise InputError(f"{directory}: expected a whole corpus, found that {why}; the same command measures the rest")
     source = cells[0].sources[0]
     edits, arithmetic = tuple(source["edits"]), source.get("arithmetic", {})
-    asked: dict[str, Any] = source["parameters"]["corpus"]
-    provenance = Provenance(source["model"], asked, None, source["versions"], edits, source["time"], arithmetic)
+    settings: dict[str, Any] = source["parameters"]["corpus"]
+    provenance = Provenance(source["model"], settings, None, source["versions"], edits, source["time"], arithmetic)
     rows = reading.rows(cells[0].keyed_cell.cell.measurement)
-    return _pairs(rows, provenance) if asked["measure"] == PAIRS else _profiles(rows, provenance)
+    return _pairs(rows, provenance) if settings["measure"] == PAIRS else _profiles(rows, provenance)
 
 
 def _profiles(rows: Frame, provenance: Provenance) -> Corpus:
-    asked: Any = provenance.parameters
-    bins = min(BINS, *asked["lengths"])
+    settings: Any = provenance.parameters
+    bins = min(BINS, *settings["lengths"])
     frames, summary, shapes, windows = [], [], [], []
-    for length in asked["lengths"]:
+    for length in settings["lengths"]:
         part: Any = rows.loc[rows["length"] == length, _COLUMNS].reset_index(drop=True)
         shares = _shares(part, length)
         windows.append(part.assign(share=shares.ravel()))
         shares = shares[np.argsort(part["text"].to_numpy()[::length])]
         frames.append(_binned(shares, length, bins))
-        shapes += [{"length": length, "kept": kept} | _shape(shares, kept) for kept in (NO_SINK, BETWEEN)]
-        summary.append(_summary(shares, asked, length))
+        shapes += [{"length": length, "kept": choice} | _shape(shares, choice) for choice in (NO_SINK, BETWEEN)]
+        summary.append(_summary(shares, settings, length))
     tables = pd.DataFrame(summary), pd.DataFrame(shapes), pd.concat(windows, ignore_index=True)
     return Corpus(pd.concat(frames, ignore_index=True), provenance, *tables)
 
@@ -139,19 +139,19 @@ def _binned(shares: np.ndarray, length: int, bins: int) -> pd.DataFrame:
     return pd.DataFrame({**columns, "mean": binned_shares.mean(0), "low": low, "high": high, **quantiles})
 
 
-def _summary(shares: np.ndarray, asked: Mapping[str, Any], length: int) -> dict[str, Any]:
+def _summary(shares: np.ndarray, settings: Mapping[str, Any], length: int) -> dict[str, Any]:
     spread = np.array([effective_tokens(share) for share in shares])
     sink, last, effective = np.stack([shares[:, 0], shares[:, -1], spread], axis=1).mean(0).tolist()
     return {
-        **{"length": length, "texts": len(shares), "too_short": asked["too_short"][str(length)]},
-        **{name: asked[name] for name in ("measure", "linearisation", "method", "kind", "quantity")},
+        **{"length": length, "texts": len(shares), "too_short": settings["too_short"][str(length)]},
+        **{name: settings[name] for name in ("measure", "linearisation", "method", "kind", "quantity")},
         **{"sink_share": sink, "last_share": last, "effective_tokens": effective},
     }
 
 
-def _shape(shares: np.ndarray, kept: str) -> dict[str, Any]:
+def _shape(shares: np.ndarray, choice: str) -> dict[str, Any]:
     """The contrasts of the ends as columns; a verdict in words where there can be none."""
-    kept_shares = shares[:, 1:-1] if kept == BETWEEN else shares[:, 1:]
+    kept_shares = shares[:, 1:-1] if choice == BETWEEN else shares[:, 1:]
     count, tokens, zeros = *kept_shares.shape, int((kept_shares == 0).any(1).sum())
     too_few = ""
     if tokens < profiles.FEWEST_TOKENS:
@@ -173,7 +173,7 @@ def _shape(shares: np.ndarray, kept: str) -> dict[str, Any]:
 
 
 def _pairs(rows: Frame, provenance: Provenance) -> CorpusCollapse:
-    asked: Any = provenance.parameters
+    settings: Any = provenance.parameters
     names = ["length", "window", "text", "start", "token_id", "compared", "distance", "relative", "float64_distance"]
     table: Any = rows[[*names, "noise", "pair_noise", "weight_shift", "same_top_token"]]
     table = table.rename(columns={"compared": "dtype"})
@@ -182,9 +182,9 @@ def _pairs(rows: Frame, provenance: Provenance) -> CorpusCollapse:
     frame = [
         {"length": length, "dtype": dtype}
         | _over_texts(table[(table["length"] == length) & (table["dtype"] == dtype)].sort_values("text"))
-        | {"too_short": asked["too_short"][str(length)]}
-        for length in asked["lengths"]
-        for dtype in asked["dtypes"]
+        | {"too_short": settings["too_short"][str(length)]}
+        for length in settings["lengths"]
+        for dtype in settings["dtypes"]
     ]
     return CorpusCollapse(pd.DataFrame(frame), provenance, table.reset_index(drop=True))
 

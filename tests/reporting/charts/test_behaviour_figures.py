@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from ostools.cli.terminal import show
-from ostools.experiments.figures.copying import Figure2
+from ostools.experiments.figures.answering import Figure2
 from ostools.experiments.figures.counting import TASKS, Figure3, Figure4, figure_4_of
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.reporting.charts.answers import OTHER_WORDS, RIGHT, WRONG, answer_outcomes

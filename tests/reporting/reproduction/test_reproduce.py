@@ -24,7 +24,8 @@ from ostools.experiments.reproduce.claims import CLAIMS
 from ostools.experiments.reproduce.parts import PARTS, claim_questions
 from ostools.ground.errors import InputError
 from ostools.reporting.reproduction.reproduce import read_recipe
-from ostools.reporting.reproduction.stored import LOCK, MARK, Parts
+from ostools.reporting.reproduction.stored import MARK, Parts
+from ostools.sweep.store import LOCK
 from ostools.tasks.questions import Question
 from tests.checkpoints import tiny_model
 from tests.cli.asking import assert_one_forecast, assert_refused

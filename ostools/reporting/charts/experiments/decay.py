@@ -113,7 +113,7 @@ def figure_8_notes(result: Figure8) -> list[str]:
 
 
 def law_words(fit: dict[str, Any]) -> str:
-    """One row of `ostools.experiments.decay.fits` as a part of a sentence."""
+    """One row of `ostools.experiments.figures.synthetic.decay_fits` as a part of a sentence."""
     where = f"from n = {fit['fitted_from']:,}"
     if fit["verdict"] == "too few":
         return f"{fit['used']} lengths {where}, too few to fit"

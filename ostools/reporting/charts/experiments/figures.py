@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ostools.experiments.figures.copying import Figure2
+from ostools.experiments.figures.answering import Figure2
 from ostools.experiments.figures.counting import Figure3, Figure4
 from ostools.experiments.reproduce import claim
 from ostools.experiments.reproduce.claims import Reproduction
