@@ -176,7 +176,7 @@ _PARTS = (
         {"lengths": steps(5, 150, 5), "seeds": 3, "max_new_tokens": 256},
         55,
         _result("figure", counting.figure_3, panels=TASKS, number=6),
-        lambda model, options: counting.figure_3_memory(model, **options),
+        lambda model, options: counting.figure_3_memory(model, panels=TASKS, **options),
         lambda options: figure_questions(counting.figure_tasks(options["seeds"], TASKS), options["lengths"]),
     ),
     Part(
