@@ -24,7 +24,7 @@ def rows(data: Frame) -> Any:
     They lie there as one row of whole columns, numbers to six significant digits: a third of the size, and Altair
     checks its data against its schema cell by cell. A transform makes them rows again.
     """
-    columns = {str(name): [_short(value) for value in data[name].tolist()] for name in data.columns}
+    columns = {str(name): tuple(_short(value) for value in data[name].tolist()) for name in data.columns}
     return alt.Chart(alt.InlineData(values=cast(Any, [columns]))).transform_flatten(list(columns))
 
 
