@@ -16,8 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools.explorer.answer import answer
 from ostools.explorer.app import application
-from ostools.explorer.recipe import RecipeResult
-from ostools.explorer.runs import Runs
+from ostools.explorer.recipe import RecipeResult, Runs
 from ostools.explorer.views import VIEWS, Subject, ViewRequest
 from ostools.models import load_model
 

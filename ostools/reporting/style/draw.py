@@ -10,10 +10,8 @@ import pandas as pd
 from pandas.api.types import is_float_dtype, is_numeric_dtype
 
 from ostools.reporting.style import axes, theme
-from ostools.results import Column, Frame
+from ostools.results import Frame
 
-VALUE = alt.Tooltip("value:Q", format=".4g")
-"""What the cursor tells of a number."""
 _UNTOLD = {"shown", "zero", "start", "end", "run", "at", "kind", "words"}
 """Columns that only place a mark."""
 
@@ -152,13 +150,3 @@ def dashes(
     return alt.StrokeDash(
         "quantity:N", scale=scale, legend=alt.Legend(title=None, columns=1, labelExpr=words, **legend)
     )
-
-
-def log_y(values: Column, title: str, floor: float | None = None, field: str = "shown") -> alt.Y:
-    """A log axis around the values; `floor`: where exact zeros are drawn, if there are any."""
-    return alt.Y(f"{field}:Q", **axes.log_channel(values, title, floor))
-
-
-def zeros(base: Any, floor: float | None) -> list[Any]:
-    """The marks of exact zeros, where there are any."""
-    return [] if floor is None else [axes.zero_marks(base)]

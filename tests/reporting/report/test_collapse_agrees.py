@@ -14,7 +14,7 @@ from ostools.measure import Collapse
 from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, TOLD_APART, UNDECIDED
 from ostools.reporting.charts.collapse import collapse_chart
 from ostools.reporting.findings.collapse import collapse_findings, verdicts_at_y
-from ostools.reporting.report.summary import verdicts
+from ostools.reporting.report.rendering import verdicts
 from ostools.reporting.sections.collapse import PRECISION, collapse_headline
 from ostools.reporting.sections.records import Measurements
 from tests.reporting.made import made_collapse, words_of

@@ -18,7 +18,7 @@ from ostools.ground.words import number
 from ostools.models import Prompt
 from ostools.reporting.findings.effects import position_headline
 from ostools.reporting.findings.sensitivity import bounds_headline, forms_headline
-from ostools.reporting.report.summary import findings_section, headlines, verdicts
+from ostools.reporting.report.rendering import findings_section, headlines, verdicts
 from ostools.reporting.sections import sensitivity
 from ostools.reporting.sections.answers import evaluation_headline, mitigations_headline
 from ostools.reporting.sections.collapse import collapse_headline

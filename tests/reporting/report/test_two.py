@@ -14,9 +14,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.reporting.report import rendering
-from ostools.reporting.report.rendering import render_two
+from ostools.reporting.report.rendering import headlines, overview, render_two, verdicts
 from ostools.reporting.report.report import measure_two, report
-from ostools.reporting.report.summary import headlines, overview, verdicts
 from ostools.reporting.sections.records import Measurements
 from ostools.results import Provenance
 from tests.checkpoints import tiny_model
