@@ -52,8 +52,7 @@ def panel(marks: Sequence[Any], width: Any, height: Any, title: Any = "", *lines
 
 def layers(*marks: Any, **properties: Any) -> Any:
     """Marks over each other in one panel, with its width, height and title."""
-    chart: Any = alt.layer(*marks)
-    return chart.properties(**properties)
+    return alt.layer(*marks, **properties)
 
 
 def heading(text: str | list[str], lines: Sequence[str] = (), **options: Any) -> alt.TitleParams:
@@ -77,11 +76,10 @@ def figure(rows: Sequence[Sequence[Any]], title: str, notes: str | Sequence[str]
     subtitle = [notes] if isinstance(notes, str) else list(notes)
     if axes.ROUNDING_NOTE not in " ".join(subtitle) and any(_has_zeros(panel) for row in rows for panel in row):
         subtitle.append(axes.ZERO_NOTE)
-    lines: list[Any] = [row[0] if len(row) == 1 else alt.hconcat(*row, spacing=spacing) for row in rows]
-    if options:
-        lines = [line.resolve_scale(**options) if len(row) > 1 else line for line, row in zip(lines, rows, strict=True)]
-    chart = alt.vconcat(*lines, spacing=between, title=alt.TitleParams(title, subtitle=subtitle))
-    return axes.themed(chart.resolve_scale(**options) if options else chart)
+    # Given here and not set afterwards: Altair copies a whole chart for each property that is set.
+    resolve = {"resolve": alt.Resolve(scale=alt.ScaleResolveMap(**options))} if options else {}
+    lines: list[Any] = [row[0] if len(row) == 1 else alt.hconcat(*row, spacing=spacing, **resolve) for row in rows]
+    return axes.themed(alt.vconcat(*lines, spacing=between, title=alt.TitleParams(title, subtitle=subtitle), **resolve))
 
 
 def _has_zeros(chart: Any) -> bool:

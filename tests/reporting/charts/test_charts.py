@@ -139,7 +139,7 @@ def test_precisions_have_the_distance_of_the_weights_that_they_store_and_their_r
     assert drawn == distance | kept | noise
     ranges = [(row["precision"], row["length"], row["to"]) for row in rows_of(chart, "precision")]
     assert ranges == [("int8 kv", 31, 128)]
-    assert "Which part" in str(result.plot().title)
-    assert "Which part" not in str(made_collapse(lambda n: 1.0).plot().title)
+    assert "Which part" in words_of(result.plot())
+    assert "Which part" not in words_of(made_collapse(lambda n: 1.0, lengths=[1, 2]).plot())
     with pytest.raises(InputError, match="needs rows of site 'why'"):
         precision_chart(result, "why")

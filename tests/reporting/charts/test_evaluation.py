@@ -141,7 +141,7 @@ def test_counting_tells_predicted_from_measured(options: dict[str, Any], words: 
 
 def test_every_count_is_drawn_as_what_it_is() -> None:
     (answers,) = (table for table in tables_of(counting_chart(counted())) if "outcome" in table)
-    drawn = pd.DataFrame(answers).groupby("outcome")["error"].agg(["size", "max"])
+    drawn: Any = pd.DataFrame(answers).groupby("outcome")["error"].agg(["size", "max"])
     none = "no number: something else (at the top edge)"
     assert drawn.to_dict("index") == {
         "right": {"size": 8, "max": 0.0},
