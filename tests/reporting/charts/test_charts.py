@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.reporting.charts.collapse import collapse_chart, model_limits
+from ostools.reporting.charts.collapse import collapse_chart
 from ostools.reporting.charts.collapse_parts import precision_chart
 from ostools.reporting.charts.tokens import bounds_chart, comparison_chart, sensitivity_chart
 from ostools.reporting.style import theme
@@ -67,10 +67,16 @@ def test_zeros_are_drawn_at_the_bottom_with_a_note(values: list[float]) -> None:
         (lambda: sensitivity_chart(made_sensitivity({"full": [1.0, float("nan")]})), "not finite"),
         (lambda: collapse_chart(made_collapse(lambda n: float("inf") if n == 9 else 1.0)), "not finite"),
         (lambda: bounds_chart(made_paths({"local": [1.0, -1.0]})), "cannot be negative"),
-        (lambda: collapse_chart(made_collapse(lambda n: 10.0, overflow=["float32"])), "float32 overflows on this model"),
-        (lambda: collapse_chart(made_collapse(lambda n: 1.0), ("attention",)), "no rows of attention/vector/l2.*y/vector/l2"),
+        (
+            lambda: collapse_chart(made_collapse(lambda n: 10.0, overflow=["float32"])),
+            "float32 overflows on this model",
+        ),
+        (
+            lambda: collapse_chart(made_collapse(lambda n: 1.0), ("attention",)),
+            "no rows of attention/vector/l2.*y/vector/l2",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_has_no_place_in_a_chart_is_refused(draw: Callable[[], Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         draw()
@@ -104,11 +110,10 @@ def test_a_collapse_panel_holds_distance_noise_line_and_reference() -> None:
 def test_the_model_s_window_and_context_are_marked() -> None:
     result = made_collapse(lambda n: 10.0, lengths=[1, 30, 64])
     limits = {"sliding_windows": [65], "context": 70}
-    result = replace(result, provenance=replace(result.provenance, parameters={"limits": limits}))
-    assert [(mark["length"], mark["words"]) for mark in model_limits(result)] == [
-        (64, "window of 65 tokens"),
-        (64, "context of 70 tokens"),
-    ]
+    limited = replace(result, provenance=replace(result.provenance, parameters={"limits": limits}))
+    for made, drawn in ((limited, True), (result, False)):
+        words = words_of(collapse_chart(made, ("y",)))
+        assert ("window of 65 tokens" in words) == ("context of 70 tokens" in words) == drawn
 
 
 def test_heads_and_seeds_have_their_mean_and_a_band_from_least_to_greatest() -> None:
@@ -121,7 +126,9 @@ def test_heads_and_seeds_have_their_mean_and_a_band_from_least_to_greatest() -> 
 
 
 def test_precisions_have_the_distance_of_the_weights_that_they_store_and_their_ranges() -> None:
-    made = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 1e-9, "int4-weights": 0.001, "int8-kv": 0.33})
+    made = made_collapse(
+        lambda n: 10.0 / n, noise={"bfloat16": 1e-9, "int4-weights": 0.001, "int8-kv": 0.33}, lengths=range(1, 41)
+    )
     frame = made.frame.assign(weights=made.frame["dtype"].replace({"int8-kv": "given"}))
     stored = [
         made.reference.assign(weights=name, distance=at) for name, at in (("bfloat16", 2.0), ("int4-weights", 3.0))
@@ -138,7 +145,7 @@ def test_precisions_have_the_distance_of_the_weights_that_they_store_and_their_r
     noise = {("whole", "noise", "bfloat16"): 1e-9, ("weights", "noise", "int4"): 0.001, ("keys", "noise", "int8"): 0.33}
     assert drawn == distance | kept | noise
     ranges = [(row["precision"], row["length"], row["to"]) for row in rows_of(chart, "precision")]
-    assert ranges == [("int8 kv", 31, 128)]
+    assert ranges == [("int8 kv", 31, 40)]
     assert "Which part" in words_of(result.plot())
     assert "Which part" not in words_of(made_collapse(lambda n: 1.0, lengths=[1, 2]).plot())
     with pytest.raises(InputError, match="needs rows of site 'why'"):

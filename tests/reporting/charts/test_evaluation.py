@@ -82,7 +82,7 @@ def test_sentences_tell_trained_lengths_from_others() -> None:
         ({3: -0.69}, ["at 1 of 1 prompt: log p -0.69 nats."]),
         ({12: math.nan}, []),
     ],
-)  # fmt: skip
+)
 def test_the_right_lines_log_probability_has_a_verdict_and_a_range(
     log_p: dict[int, float], sentences: list[str]
 ) -> None:
@@ -102,11 +102,15 @@ def counted(**summary: Any) -> Counting:
         {"length": n, "key": [str(i) for i in n], "distance": 2.0 / n, "correct": kinds == "right"}
     )
     frame = frame.assign(
-        task="count-ones", dtype="bfloat16", answer="x", pair_noise=0.3, machine_line=0.1,
+        task="count-ones",
+        dtype="bfloat16",
+        answer="x",
+        pair_noise=0.3,
+        machine_line=0.1,
         kind=np.where(kinds == "none", "something else", "answered"),
         number=pd.array([7 if kind != "none" else None for kind in kinds], dtype="Int64"),
         absolute_error=pd.array([{"right": 0, "wrong": 30}.get(kind) for kind in kinds], dtype="Int64"),
-    )  # fmt: skip
+    )
     row = {"dtype": "bfloat16", "impossible_from": 7, "impossible_status": "hidden from 7 to 16 (all 10 lengths tried)"}
     row |= {"first_error": 2, "always_errs_from": None, "errors": 4, "something_else": 4, "cut_off": 0, "counts": 16}
     row |= {"pairs_hidden": 10, "differ_hidden": 0, "tested_pairs": 3, "right_once": 2, "right_twice": 0}
@@ -118,20 +122,26 @@ def counted(**summary: Any) -> Counting:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, r"items is hidden from 7 to 16 \(all 10 lengths tried\)\. There the .* are not expected to differ \(predicted\)"),
+        (
+            {},
+            r"items is hidden from 7 to 16 \(all 10 lengths tried\)\. There the .* are not expected to differ \(predicted\)",
+        ),
         ({}, "Measured: 8 of 16 answers have the right number, 4 with something that is not one whole number"),
         ({}, "the first wrong answer is at n = 2, and no wrong answer follows the last right one"),
         ({}, "the same at 10 of 10 pairs.*does not give both at any of them \\(it gives one at 2\\), as predicted"),
         ({"differ_hidden": 2}, "the same at 8 of 10 pairs; at 2 they differ below the noise"),
         ({"right_twice": 2}, "the model gives both at 2, a CONTRADICTION of the prediction"),
         ({"tested_pairs": 0}, "do not differ at any of these pairs, so the answers do not test the prediction"),
-        ({"first_error": None, "errors": 0, "something_else": 0}, "16 of 16 answers have the right number; none is wrong"),
+        (
+            {"first_error": None, "errors": 0, "something_else": 0},
+            "16 of 16 answers have the right number; none is wrong",
+        ),
         (
             {"impossible_from": None, "impossible_status": "not hidden at any", "pairs_hidden": 0},
             "no impossible count is predicted \\(not hidden at any\\)\\. Measured: [^.]*\\.$",
         ),
     ],
-)  # fmt: skip
+)
 def test_counting_tells_predicted_from_measured(options: dict[str, Any], words: str) -> None:
     sentence, scope = counting_findings(counted(**options))
     assert re.search(words, sentence)
