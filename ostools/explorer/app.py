@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hooks import HookError
 from mitigations import MitigationError
 from ostools.explorer.answer import answer
-from ostools.explorer.runs import Runs, Stopped
+from ostools.explorer.recipe import Runs, Stopped
 from ostools.explorer.views import ViewRequest
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name

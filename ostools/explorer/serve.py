@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import checked_arguments
-from ostools.explorer.runs import Runs
+from ostools.explorer.recipe import Runs
 from ostools.explorer.views import Subject
 from ostools.ground.errors import InputError
 from ostools.measure.hosted.address import is_loopback

@@ -66,19 +66,6 @@ def test_hostile_tokens_are_words_in_the_chart_and_under_the_mouse(
     found.look("hostile-tokens")
 
 
-@pytest.mark.parametrize("text", [*NASTY, "half \ud800"], ids=ascii)
-def test_a_hostile_title_is_a_title(text: str, tmp_path: Path, opened: Callable[..., Opened]) -> None:
-    import altair as alt
-
-    chart = made_sensitivity({"full": [1.0, 2.0]}).plot().properties(title=alt.TitleParams(text, subtitle=[text, text]))
-    path = tmp_path / "x.html"
-    path.write_text(page.chart_page(chart, text), encoding="utf-8")
-    found = opened(path, 400)
-    assert_whole(found, path, 400)
-    assert found.page.locator("figcaption").inner_text() != ""
-    assert found.page.locator("figure img, figure style, figcaption svg").count() == 0
-
-
 @pytest.mark.parametrize("name", ["Evaluation", "Figure2", "Collapse"])
 def test_hostile_answers_tasks_mitigations_and_models(name: str, tmp_path: Path, opened: Callable[..., Opened]) -> None:
     """Every text of the table, and the model's name, replaced by one that wants out."""

@@ -17,7 +17,7 @@ from ostools.experiments.figures.synthetic import decay_fits, spread_lengths
 from ostools.ground.errors import InputError
 from ostools.reporting.charts.experiments.decay import law_words
 from ostools.theory.positions import sinusoidal
-from tests.reporting.charts.test_charts import rows_of
+from tests.reporting.made import rows_of
 
 LENGTHS = [1, 2, 7, 30]
 D, HEADS = 8, 2
@@ -195,7 +195,7 @@ def test_figure_9_has_five_seeds_and_bars_from_least_to_greatest() -> None:
     nine = ost.experiments.figure_9([300, 1000, 3000])
     frame: Any = nine.frame
     assert frame["seed"].nunique() == 5
-    rows = {row["length"]: row for row in rows_of(nine.plot().to_dict(), "low") if row["kind"] == "measured"}
+    rows = {row["length"]: row for row in rows_of(nine.plot(), "low") if row["kind"] == "measured"}
     for length, here in frame.groupby("length"):
         row = rows[length]
         assert [row["low"], row["high"]] == pytest.approx([here["delta"].min(), here["delta"].max()], rel=1e-5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import zipfile
 from collections.abc import Iterator
 from functools import cache
@@ -17,8 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools.explorer.answer import answer
 from ostools.explorer.app import application
-from ostools.explorer.recipe import RecipeResult
-from ostools.explorer.runs import Runs
+from ostools.explorer.recipe import RecipeResult, Runs
 from ostools.explorer.views import VIEWS, Subject, ViewRequest
 from ostools.models import load_model
 
@@ -147,11 +145,3 @@ def test_a_mitigation_that_changes_nothing_is_called_inactive(page: TestClient) 
     (note,) = refused["notes"]
     assert note.startswith("The mitigation is inactive, so the prompt is shown alone. ")
     assert {**refused, "notes": []} == ask(page, "frozen")
-
-
-def test_the_strip_has_the_weights_of_the_chosen_layer_and_head(page: TestClient, embedded) -> None:
-    last = ost.attention(embedded, PROMPT).last
-    shown = ask(page, "attention", layer=3, head=1)
-    assert [entry["value"] for entry in shown["tokens"]] == last[3, 1].tolist()
-    mean = [entry["value"] for entry in ask(page, "attention", layer=-1, head=1)["tokens"]]
-    assert mean == pytest.approx([math.fsum(column) / len(column) for column in last[:, 1].T.tolist()], rel=1e-6)

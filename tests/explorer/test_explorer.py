@@ -17,10 +17,10 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from hooks import HookError
-from ostools.explorer import runs as runs_module
+from ostools.explorer import recipe
 from ostools.explorer.app import LARGEST, application
+from ostools.explorer.recipe import Runs, Stopped
 from ostools.explorer.recipe import run as real_run
-from ostools.explorer.runs import Runs, Stopped
 from ostools.explorer.views import COTANGENTS, VIEWS, Subject, ViewRequest
 from ostools.ground.errors import InputError
 from tests.cli.asking import assert_refused
@@ -171,7 +171,7 @@ def test_a_form_of_another_page_and_what_hooks_refuse(page: TestClient, monkeypa
     def refused(*given: object) -> None:
         raise HookError("expected a model without edits")
 
-    monkeypatch.setattr(runs_module, "run", refused)
+    monkeypatch.setattr(recipe, "run", refused)
     found = page.post("/run", json={"view": "full", "prompt": "unmeasured"})
     assert (found.status_code, found.json()) == (400, {"error": "expected a model without edits"})
 
@@ -197,7 +197,7 @@ def test_how_long_a_run_still_takes_is_told_by_what_is_done(
             seen.append(page.get("/left").json()["left"])
         return real_run(request, models, False)
 
-    monkeypatch.setattr(runs_module, "run", counting)
+    monkeypatch.setattr(recipe, "run", counting)
     ask(page, "sketch-frozen", "a prompt that nobody measured")
     assert seen[0] is None
     assert seen[1] >= 3 * 0.04
@@ -217,7 +217,7 @@ def test_a_run_ends_when_its_request_is_gone_and_the_next_is_served(
             progress(len(told), 100)
             told.append(request.prompt)
 
-    monkeypatch.setattr(runs_module, "run", endless)
+    monkeypatch.setattr(recipe, "run", endless)
 
     async def gone() -> bool:
         return begun.is_set()

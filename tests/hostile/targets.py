@@ -26,7 +26,7 @@ from starlette.testclient import TestClient
 
 from ostools.cli.global_options import on_one_line
 from ostools.explorer.app import application
-from ostools.explorer.runs import Runs
+from ostools.explorer.recipe import Runs
 from ostools.explorer.views import Subject
 from ostools.models import load_model
 from ostools.tasks import questions

@@ -1,7 +1,8 @@
-"""Results made of numbers that a test chooses, through the real classes and the real `compare`."""
+"""Results made of numbers that a test chooses, through the real classes and the real `compare`; what their charts hold."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ostools.measure import Bounds, Collapse, Comparison, Sensitivity, compare
+from ostools.measure import Bounds, Collapse, Comparison, Evaluation, Sensitivity, compare
+from ostools.measure.answers.evaluate import COLUMNS, summarise
 from ostools.measure.bounds.variants import variant_named
 from ostools.results import Provenance
 
@@ -133,3 +135,45 @@ READINGS = (
     ("y", "head-chunk", "linf", 2),
 )
 """Site, piece, norm, and how many times the mean the greatest is."""
+
+
+LONG = "</script><b>"
+_ANSWER: dict[str, Any] = {
+    **{"mode": "none", "mitigation": "none", "elicitation": "zero-shot", "status": "none", "seed": 0, "sample": 0},
+    **{"tokens": 9, "key": "3", "answer": LONG, "text": LONG, "content": LONG, "ended": "eos", "reasoning_tokens": 0},
+    **{"kind": "answered", "correct": False, "number": 5, "absolute_error": 2, "rank": None, "log_probability": -1.0},
+    **{"seconds": 0.1, "within_training": None},
+}
+
+
+def made_evaluation(
+    rows: Sequence[Mapping[str, Any]], *, random: bool = True, task: str = "count-ones", **how: Any
+) -> Evaluation:
+    """A result of rows that say only what they care about."""
+    full: Any = pd.DataFrame([_ANSWER | {"task": task} | dict(row) for row in rows])
+    if "content_correct" not in full:
+        full = full.assign(content_correct=full["correct"].where(full["kind"] == "answered", None))
+    frame: Any = full[list(COLUMNS)].astype(COLUMNS)
+    settings = {"task": task, "elicitation": "zero-shot", "temperature": 0.0, "chat": False, "max_new_tokens": 20}
+    settings |= {"rewritten": False, "trained_length": 4} | how
+    provenance = Provenance({"name": "tiny", "trained_lengths": {"count-ones": 4}}, settings, None, {})
+    return Evaluation(frame, provenance, summarise(frame, random, settings["temperature"] > 0))
+
+
+def tables_of(chart: Any) -> list[dict[str, list[Any]]]:
+    """Every table inside a chart, as columns."""
+    return [
+        {name: list(column) for name, column in columns.items()}
+        for (columns,) in chart.to_dict(validate=False).get("datasets", {}).values()
+    ]
+
+
+def rows_of(chart: Any, *having: str) -> list[dict[str, Any]]:
+    """The rows inside a chart, out of all its tables that have these columns."""
+    tables = [table for table in tables_of(chart) if {*having} <= {*table}]
+    return [dict(zip(table, cells, strict=True)) for table in tables for cells in zip(*table.values(), strict=True)]
+
+
+def words_of(chart: Any) -> str:
+    """Everything that a chart may write, and its rows."""
+    return json.dumps(chart.to_dict(validate=False), ensure_ascii=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -14,7 +14,8 @@ from ostools.measure.answers.evaluate import Evaluation
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.values import digits_in
 from ostools.reporting.findings.answers import constant_answer, constant_words, evaluation_notes
-from ostools.reporting.forms import curve, log_rows, looks_by_name, rules
+from ostools.reporting.findings.collapse import task_of
+from ostools.reporting.forms import BAND, curve, log_rows, looks_by_name, rules
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Column, Frame, Row, frame_of
 
@@ -109,8 +110,7 @@ def evaluation_chart(result: Evaluation) -> Any:
     frame: Frame = questions[questions["correct"].notna()]
     mitigation, end = questions["mitigation"].iloc[0], _training_end(result)
     numeric = bool(frame["absolute_error"].notna().any())
-    _, right, prompts = constant_answer(result)
-    constant = right / prompts if prompts > 1 else None
+    constant = _constant_share(result) if constant_words(result) else None
     panels = [[_share_panel(result.summary, mitigation != "none", end, constant, last=not numeric)]]
     panels += [[_error_panel(frame, end)]] if numeric else []
     notes = evaluation_notes(result)
@@ -169,6 +169,38 @@ def _error_panel(frame: Frame, end: int | None) -> Any:
     means = means.groupby("length", as_index=False)["value"].mean().dropna()
     line = curve(means, x, error_axis(largest, 2 * largest + 1), alt.value(theme.colour("frozen")))
     return draw.panel([points, *line, *training_end(end, frame["length"], None)], _WIDTH, _BELOW)
+
+
+def right_chart(results: Sequence[Evaluation], width: int, height: int) -> alt.LayerChart:
+    """The share of right answers by length: a line a task, of at most two, with its Wilson intervals where it has some.
+
+    Dotted: the share of prompts on which one and the same answer is right.
+    """
+    tasks = [theme.inert(task_of(result)) for result in results]
+    names = {"accuracy": "value", "wilson_low": "low", "wilson_high": "high"}
+    parts = [result.summary[["length", *names, "right", "asked"]] for result in results]
+    joined: Any = pd.concat(parts, keys=tasks, names=["series"])
+    rows = joined.rename(columns=names).reset_index("series")
+    legend: dict[str, Any] = {"title": None, "columns": 2, "symbolSize": 60}  # of colour and dash, in one
+    hue = draw.hue("series", dict(zip(tasks, ("full", "frozen"), strict=False)), **legend)
+    scale, axis = alt.Scale(domain=[0, 1], nice=False, padding=5), alt.Axis(values=[0, 0.5, 1], format=".0%")
+    dashes = alt.Scale(domain=tasks, range=[[1, 0], [5, 4]][: len(tasks)])
+    looks: dict[str, Any] = {
+        "dash": alt.StrokeDash("series:N", scale=dashes, legend=alt.Legend(**legend)),
+        "bands": [BAND],
+        "points": 30,
+    }
+    y = {"title": "right answers", "scale": scale, "axis": axis}
+    marks = curve(rows, axes.length_axis(rows["length"], "items of the sequence"), y, hue, **looks)
+    shares = [{"series": task, "value": _constant_share(result)} for task, result in zip(tasks, results, strict=True)]
+    constant = draw.rows(pd.DataFrame(shares)).mark_rule(strokeWidth=1.1, strokeDash=[1, 2])
+    return axes.themed(draw.layers(constant.encode(y="value:Q", color=hue), *marks, width=width, height=height))
+
+
+def _constant_share(result: Evaluation) -> float:
+    """The share of prompts on which one and the same answer is right."""
+    _, right, prompts = constant_answer(result)
+    return right / prompts
 
 
 _COLUMN, _ABOVE, _BENEATH = 300, 190, 120

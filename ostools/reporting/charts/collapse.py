@@ -12,7 +12,7 @@ import pandas as pd
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, READINGS, VECTOR, CurveVerdict, Reading
-from ostools.reporting.findings.collapse import longest_trained, overflow_sentence
+from ostools.reporting.findings.collapse import longest_trained, main_pair, overflow_sentence, vectors_at
 from ostools.reporting.forms import BAND, curve, log_rows, panel_grid
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Column, Frame, frame_of
@@ -194,3 +194,23 @@ def strips(ranges: list[dict[str, Any]], hue: Any, opacity: float = 0.14) -> lis
         return []
     base = draw.rows(pd.DataFrame(ranges)[["length", "end", "series"]])
     return [base.mark_rect(opacity=opacity).encode(x="length:Q", x2="end:Q", color=hue)]
+
+
+def distance_chart(result: Collapse, dtype: str, width: int, height: int) -> alt.LayerChart:
+    """The float64 distance of the main pair, and the noise of the difference in `dtype`: what lies below it is hidden.
+
+    Pale: the ranges of lengths at which it is hidden. Dotted: the trained length, the sliding window, the context.
+    """
+    frame, pair = vectors_at(frame_of(result), "y"), main_pair(result)
+    noise = f"noise of {dtype}"
+    names = {"float64_distance": "distance", "pair_noise": noise}
+    means: Frame = frame[(frame["pair"] == pair) & (frame["dtype"] == dtype)].groupby("length")[list(names)].mean()
+    long = means.reset_index().rename(columns=names).melt(id_vars="length", var_name="series", value_name="value")
+    rows, y = log_rows(long, "L2 distance")
+    hues = {"distance": theme.INK, noise: theme.colour(dtype)}
+    hue = draw.hue("series", hues, columns=2, symbolType="circle", symbolSize=60)
+    verdicts = result.verdicts_over_seeds()
+    ranges = [span | {"series": noise} for span in hidden_ranges(verdicts, ["y"], [dtype]) if span["pair"] == pair]
+    layers = [*strips(ranges, hue), *marked_limits(model_limits(result))]
+    layers += curve(rows, axes.length_axis(rows["length"], "items of the sequence"), y, hue, width=0, points=6)
+    return axes.themed(draw.layers(*layers, width=width, height=height))

@@ -1,1 +1,1 @@
-"""The report on a model: `report` (what is measured, in one HTML file), `rendering` (the page), `summary` (first section)."""
+"""The report on a model: `report` (what is measured, in one HTML file), `rendering` (the page)."""

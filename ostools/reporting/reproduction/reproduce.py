@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -154,23 +154,19 @@ class _Run:
 # --- recipe files
 
 
-class _RecipeFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+class Recipe(BaseModel):
+    """A recipe file. model, device, dtype: what is loaded, None where the file does not say. parts: arguments, where given."""
 
+    model_config = ConfigDict(extra="forbid", strict=True)
     model: str | None = None
     device: str | None = None
     dtype: str | None = None
     parts: dict[str, dict[str, Any]] = {}
 
-
-@dataclass(frozen=True)
-class Recipe:
-    """model, device, dtype: what is loaded, None where the file does not say. arguments: of every part."""
-
-    model: str | None = None
-    device: str | None = None
-    dtype: str | None = None
-    arguments: dict[str, Arguments] = field(default_factory=lambda: checked_arguments({}))
+    @property
+    def arguments(self) -> dict[str, Arguments]:
+        """The arguments of every part."""
+        return checked_arguments(self.parts)
 
 
 def read_recipe(path: str | Path) -> Recipe:
@@ -178,11 +174,12 @@ def read_recipe(path: str | Path) -> Recipe:
     keys = "expected the keys model, device, dtype and parts"
     values = read_yaml(Path(path))
     try:
-        file = _RecipeFile.model_validate(values)
-        return Recipe(file.model, file.device, file.dtype, checked_arguments(file.parts))
+        recipe = Recipe.model_validate(values)
+        checked_arguments(recipe.parts)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or type(values).__name__
         raise InputError(f"{path}: {where}: {first['msg']}; {keys}") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+    return recipe

@@ -5,12 +5,10 @@ A block on the page is a result, its chart, and what is said of it.
 
 from __future__ import annotations
 
-from ostools.reporting.sections.answers import EVALUATE, MITIGATIONS
+from ostools.reporting.sections.answers import EVALUATE, FAILURE_STAGE, MITIGATIONS
 from ostools.reporting.sections.collapse import COLLAPSE, PRECISION
-from ostools.reporting.sections.position import POSITION
-from ostools.reporting.sections.probes import FAILURE_STAGE
 from ostools.reporting.sections.records import ReportSection
-from ostools.reporting.sections.sensitivity import ATTENTION, LAYERS, SENSITIVITY
+from ostools.reporting.sections.sensitivity import ATTENTION, LAYERS, POSITION, SENSITIVITY
 
 SECTIONS: dict[str, ReportSection] = {
     section.name: section

@@ -1,4 +1,4 @@
-"""What the model answers, and what helps."""
+"""What the model answers, where the answer is lost, and what helps."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.experiments.study.verdicts import in_words as effect_words
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
-from ostools.measure import evaluate
+from ostools.measure import evaluate, failure_stage
 from ostools.measure.answers.evaluate import Evaluation, evaluate_memory
+from ostools.measure.probes.failure_stage import failure_stage_memory
 from ostools.measure.unloaded import Unloaded
 from ostools.reporting.findings.answers import (
     answer_counts,
@@ -27,8 +28,8 @@ from ostools.reporting.findings.answers import (
 from ostools.reporting.findings.collapse import task_of
 from ostools.reporting.page.section import FOUND, NOT_FOUND, OPEN, UNTESTED, Headline, Part, StripField
 from ostools.reporting.sections import extent
-from ostools.reporting.sections.blocks import block, in_detail
-from ostools.reporting.sections.records import Measurements, Plan, ReportSection, Run, Step
+from ostools.reporting.sections.blocks import block, in_detail, tables_of
+from ostools.reporting.sections.records import Measurements, Plan, ReportSection, Run, Step, dear_from
 from ostools.reporting.style import theme
 from ostools.results.table_head import TableHead
 
@@ -239,4 +240,53 @@ MITIGATIONS = ReportSection(
     _study_parts,
     _study_headlines,
     _study_verdict,
+)
+
+
+# --- where the answer is lost
+
+FAILURE_STAGE_LEAD = (
+    "Of every prompt it is asked: is the answer right (read)? Is it wrong, while a linear probe of the last token says the "
+    "right one (unread)? Or are both wrong (undecodable)? A probe is tested on sequences that it was not trained on."
+)
+
+
+def _measure_failure_stage(run: Run) -> None:
+    task, lengths = extent.FAILURE_STAGE_TASK, extent.FAILURE_STAGE_LENGTHS
+    options: Any = {"lengths": lengths, **extent.FAILURE_STAGE}
+    run.measured.failure_stage = run.measure(
+        "failure-stage", 12, lambda part: failure_stage(run.model, task, progress=part, **options)
+    )
+
+
+def _failure_stage_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
+    task, lengths = extent.FAILURE_STAGE_TASK, extent.FAILURE_STAGE_LENGTHS
+    yield failure_stage_memory(model, task, lengths, **extent.FAILURE_STAGE)
+
+
+def _failure_stage_parts(measured: Measurements) -> list[Part]:
+    """Where each answer is lost: verdicts by length, and the probes place by place."""
+    result = measured.failure_stage
+    if result is None:
+        return []
+    parameters: Any = result.provenance.parameters
+    prompts, sequences = parameters["prompts"], len(parameters["seeds"])
+    lengths, dtypes = (", ".join(map(str, parameters[name])) for name in ("lengths", "dtypes"))
+    note = (
+        f"Asked: {prompts} prompts of {sequences} drawn sequences, of {lengths} items, in {dtypes}. More "
+        "lengths, sequences and precisions, another task, a mitigation beside it: `ostools probe stage`."
+    )
+    caption, more = f"Where answers are lost, {task_of(result)}", [in_detail(result.probes)]
+    content: Any = {"tables": tables_of(result), "notes": [note], "more": more}
+    return [block(result, "failure-stage-chart", caption, result.findings(), has_words=True, **content)]
+
+
+FAILURE_STAGE = ReportSection(
+    "failure-stage",
+    "Where is the answer lost?",
+    "Where it is lost",
+    FAILURE_STAGE_LEAD,
+    Step(12, _measure_failure_stage, _failure_stage_memory),
+    _failure_stage_parts,
+    dear=dear_from(extent.LARGE, "and its probes would take minutes on a CPU"),
 )

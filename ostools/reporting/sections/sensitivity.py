@@ -1,4 +1,4 @@
-"""The sections on one prompt: its sensitivity, token by token against bounds and layer by layer, and its attention."""
+"""The sections on sensitivity: by position in natural text; of one prompt by token and layer, with bounds; its attention."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from ostools.experiments import position_effect
 from ostools.measure import Comparison, Sensitivity, bounds, compare, profile, sensitivity
 from ostools.measure.attention.attention import attention, patterns_memory
 from ostools.measure.bounds.bounds import bounds_memory
@@ -14,9 +15,23 @@ from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.unloaded import Unloaded
 from ostools.reporting.charts.heads_view import interactive_view
 from ostools.reporting.findings import sensitivity as findings
+from ostools.reporting.findings.effects import FALLS_BEHIND, contrast_words, position_headline
 from ostools.reporting.page.page import Script
-from ostools.reporting.page.section import FAIL, HOLD, NO_SIZE, OPEN, UNTESTED, Headline, Part, ScriptView, StripField
+from ostools.reporting.page.section import (
+    FAIL,
+    FOUND,
+    HOLD,
+    NO_SIZE,
+    NOT_FOUND,
+    OPEN,
+    UNTESTED,
+    Headline,
+    Part,
+    ScriptView,
+    StripField,
+)
 from ostools.reporting.sections.blocks import block, in_detail, tables_of
+from ostools.reporting.sections.extent import PASSAGE_TOKENS, PASSAGES
 from ostools.reporting.sections.records import LeftOut, Measurements, Plan, ReportSection, Run, Step, dear_from
 from ostools.results import Frame, frame_of
 from ostools.results.table_head import TableHead
@@ -206,4 +221,67 @@ ATTENTION = ReportSection(
     ATTENTION_LEAD,
     Step(1, _measure_attention, lambda model, plan: [patterns_memory(model, plan.pos)]),
     _attention_parts,
+)
+
+
+# --- by position, in natural text
+
+POSITION_LEAD = (
+    "Over-squashing says that the last token hears some places of a prompt less than others. In one prompt, place and content "
+    "are confounded. Here natural passages are rotated by thirds, so that every token stands once at the start, once in the "
+    "middle and once at the end: what is left is the place alone."
+)
+
+
+def _measure_position(run: Run) -> None:
+    # By a sketch: its error is small beside the intervals over hundreds of tokens.
+    extent = run.plan.extent
+    sizes: Any = {"passages": PASSAGES, "tokens": PASSAGE_TOKENS}
+    sizes |= {"cotangents": extent.cotangents, "untrained": extent.untrained}
+    run.measured.position = run.measure(
+        "position", 20, lambda part: position_effect(run.model, method="sketch", progress=part, **sizes)
+    )
+
+
+def _position_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
+    """Of the longest passage, beside the copy of the model with random weights where there is one."""
+    options: dict[str, Any] = {"method": "sketch", "cotangents": plan.extent.cotangents}
+    copy_bytes = model.copy_bytes if plan.extent.untrained else 0
+    yield sensitivity_memory(model, PASSAGE_TOKENS + 2, linearisations="full", **options) + copy_bytes
+
+
+def _position_verdict(measured: Measurements) -> StripField:
+    """Decided on natural text whose tokens are rotated: one prompt confounds place and content."""
+    state = UNTESTED
+    if measured.position is not None:
+        state = FOUND if measured.position.verdict in FALLS_BEHIND else NOT_FOUND
+    return StripField("Over-squashing", state, "is the middle of a text weaker than its end?", "position")
+
+
+def _position_headlines(measured: Measurements) -> list[Headline]:
+    return [] if measured.position is None else [position_headline(measured.position)]
+
+
+def _position_parts(measured: Measurements) -> list[Part]:
+    effect = measured.position
+    if effect is None:
+        return []
+    caption = "Sensitivity by position over rotated passages"
+    if effect.provenance.parameters["untrained"]:
+        caption += ", beside the same architecture before training"
+    sentences, aloud = [position_headline(effect).sentence], " ".join(contrast_words(effect))
+    scale = "Decades (log10) above the middle third, with 95% intervals over passages (low, high)."
+    more = [in_detail(effect, TableHead("contrasts"), notes=[scale])]
+    return [block(effect, "position-chart", caption, sentences, aloud=aloud, more=more)]
+
+
+POSITION = ReportSection(
+    "position",
+    "Sensitivity by position",
+    "Position",
+    POSITION_LEAD,
+    Step(20, _measure_position, _position_memory),
+    _position_parts,
+    _position_headlines,
+    _position_verdict,
 )

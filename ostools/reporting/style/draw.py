@@ -10,10 +10,8 @@ import pandas as pd
 from pandas.api.types import is_float_dtype, is_numeric_dtype
 
 from ostools.reporting.style import axes, theme
-from ostools.results import Column, Frame
+from ostools.results import Frame
 
-VALUE = alt.Tooltip("value:Q", format=".4g")
-"""What the cursor tells of a number."""
 _UNTOLD = {"shown", "zero", "start", "end", "run", "at", "kind", "words"}
 """Columns that only place a mark."""
 
@@ -24,7 +22,7 @@ def rows(data: Frame) -> Any:
     They lie there as one row of whole columns, numbers to six significant digits: a third of the size, and Altair
     checks its data against its schema cell by cell. A transform makes them rows again.
     """
-    columns = {str(name): [_short(value) for value in data[name].tolist()] for name in data.columns}
+    columns = {str(name): tuple(_short(value) for value in data[name].tolist()) for name in data.columns}
     return alt.Chart(alt.InlineData(values=cast(Any, [columns]))).transform_flatten(list(columns))
 
 
@@ -54,8 +52,7 @@ def panel(marks: Sequence[Any], width: Any, height: Any, title: Any = "", *lines
 
 def layers(*marks: Any, **properties: Any) -> Any:
     """Marks over each other in one panel, with its width, height and title."""
-    chart: Any = alt.layer(*marks)
-    return chart.properties(**properties)
+    return alt.layer(*marks, **properties)
 
 
 def heading(text: str | list[str], lines: Sequence[str] = (), **options: Any) -> alt.TitleParams:
@@ -79,11 +76,10 @@ def figure(rows: Sequence[Sequence[Any]], title: str, notes: str | Sequence[str]
     subtitle = [notes] if isinstance(notes, str) else list(notes)
     if axes.ROUNDING_NOTE not in " ".join(subtitle) and any(_has_zeros(panel) for row in rows for panel in row):
         subtitle.append(axes.ZERO_NOTE)
-    lines: list[Any] = [row[0] if len(row) == 1 else alt.hconcat(*row, spacing=spacing) for row in rows]
-    if options:
-        lines = [line.resolve_scale(**options) if len(row) > 1 else line for line, row in zip(lines, rows, strict=True)]
-    chart = alt.vconcat(*lines, spacing=between, title=alt.TitleParams(title, subtitle=subtitle))
-    return axes.themed(chart.resolve_scale(**options) if options else chart)
+    # Given here and not set afterwards: Altair copies a whole chart for each property that is set.
+    resolve = {"resolve": alt.Resolve(scale=alt.ScaleResolveMap(**options))} if options else {}
+    lines: list[Any] = [row[0] if len(row) == 1 else alt.hconcat(*row, spacing=spacing, **resolve) for row in rows]
+    return axes.themed(alt.vconcat(*lines, spacing=between, title=alt.TitleParams(title, subtitle=subtitle), **resolve))
 
 
 def _has_zeros(chart: Any) -> bool:
@@ -152,13 +148,3 @@ def dashes(
     return alt.StrokeDash(
         "quantity:N", scale=scale, legend=alt.Legend(title=None, columns=1, labelExpr=words, **legend)
     )
-
-
-def log_y(values: Column, title: str, floor: float | None = None, field: str = "shown") -> alt.Y:
-    """A log axis around the values; `floor`: where exact zeros are drawn, if there are any."""
-    return alt.Y(f"{field}:Q", **axes.log_channel(values, title, floor))
-
-
-def zeros(base: Any, floor: float | None) -> list[Any]:
-    """The marks of exact zeros, where there are any."""
-    return [] if floor is None else [axes.zero_marks(base)]

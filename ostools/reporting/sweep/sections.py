@@ -16,10 +16,9 @@ from ostools.measure.profiles.compare import compare
 from ostools.reporting.findings.collapse import verdicts_at_y
 from ostools.reporting.findings.sensitivity import NORMS
 from ostools.reporting.page.section import Part, Section, Table
-from ostools.reporting.sections.answers import EVALUATE, evaluation_block
+from ostools.reporting.sections.answers import EVALUATE, FAILURE_STAGE, evaluation_block
 from ostools.reporting.sections.blocks import block, in_detail
 from ostools.reporting.sections.collapse import COLLAPSE, collapse_block
-from ostools.reporting.sections.probes import FAILURE_STAGE
 from ostools.reporting.sections.sensitivity import sensitivity_block
 from ostools.reporting.style.theme import KINDS
 from ostools.reporting.sweep.cells import Cells, cells_of, groups, provenance_of, require_finite, sources_of

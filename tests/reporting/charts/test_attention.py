@@ -28,7 +28,7 @@ from ostools.reporting.charts.attention import (
 from ostools.reporting.charts.heads_view import HEADS, attention_view, interactive_view
 from ostools.reporting.style import theme
 from ostools.results import Provenance
-from tests.reporting.made import HOSTILE, tokens_of
+from tests.reporting.made import HOSTILE, tables_of, tokens_of, words_of
 from tests.reporting.page.test_page import assert_nothing_gets_out_or_in
 
 MADE = Provenance({"name": "made", "dtype": "float32"}, {"mitigation": "none", "status": "none"}, None, {})
@@ -45,14 +45,10 @@ def made(
     if last is not None:
         pattern[:, :, -1] = last
     bins = bins_of(count, SIDE)
-    rows: Any = pd.DataFrame(
-        [
-            {"layer": layer, "head": head, "position": place, "token_id": place, "token": token}
-            for layer in range(layers)
-            for head in range(heads)
-            for place, token in enumerate(tokens)
-        ]
+    places = pd.MultiIndex.from_product(
+        [range(layers), range(heads), range(count)], names=["layer", "head", "position"]
     )
+    rows = pd.DataFrame(index=places).reset_index().assign(token_id=0, token=tokens * (layers * heads))
     frame = rows.assign(item=pd.array([None] * len(rows), dtype="Int64"), weight=pattern[:, :, -1].flatten().numpy())
     return Attention(frame, provenance, max_pool(max_pool(pattern, bins), bins, dim=-2), bins)
 
@@ -81,17 +77,15 @@ def test_findings_say_how_much_moved() -> None:
     assert "in layer 1, head 1, on token 0 “t0”: from 0.250 to 0.000" in said
 
 
-def test_the_heat_map_holds_every_weight_or_the_greatest_of_each_bin() -> None:
-    attention = made(tokens_of(20))
-    frame = attention_frame(attention)
-    assert len(frame) == 2 * 3 * 20
-    row = frame[(frame["head"] == "1.2") & (frame["start"] == 4)]
-    assert row["weight"].item() == pytest.approx(float(attention.last[1, 2, 4]))
-    long = made(tokens_of(400), layers=1, heads=1)
-    frame = attention_frame(long)
-    assert len(frame) <= COLUMNS
-    for row in frame.to_dict(orient="records"):
-        assert row["weight"] == pytest.approx(float(long.last[0, 0, row["start"] : row["end"]].max()))
+def test_the_heat_map_holds_the_greatest_weight_of_each_bin() -> None:
+    for count, layers in ((20, 2), (400, 1)):
+        attention = made(tokens_of(count), layers=layers, heads=layers)
+        frame = attention_frame(attention)
+        assert len(frame) == layers**2 * len(bins_of(count, COLUMNS))
+        for row in frame.to_dict(orient="records"):
+            layer, head = map(int, row["head"].split("."))
+            part = attention.last[layer, head, row["start"] : row["end"]]
+            assert row["weight"] == pytest.approx(float(part.max()))
 
 
 def test_of_many_heads_the_sharpest_are_drawn_and_it_is_said() -> None:
@@ -99,35 +93,27 @@ def test_of_many_heads_the_sharpest_are_drawn_and_it_is_said() -> None:
     entropy = torch.special.entr(attention.last.double()).sum(-1).flatten()
     kept = {f"{int(index) // 16}.{int(index) % 16}" for index in entropy.argsort()[:ROWS]}
     assert set(attention_frame(attention)["head"]) == kept
-    title = attention_chart(attention).to_dict()["title"]
-    assert title["subtitle"] == [f"the {ROWS} heads of 256 whose last row is the most concentrated"]
+    assert f"the {ROWS} heads of 256 whose last row is the most concentrated" in words_of(attention_chart(attention))
 
 
 def test_what_the_difference_adds_is_blue_and_what_has_no_partner_is_blank() -> None:
     first = made(["a", "b", "c", "d"], last=torch.full((2, 3, 4), 0.25))
     second = made(["a", "b", "x", "d"], last=torch.tensor([0.75, 0.0, 0.25, 0.0]), provenance=OTHER)
-    spec = attention_difference_chart(attention_difference(first, second)).to_dict()
-    panel = spec["vconcat"][2]
-    scale = panel["layer"][0]["encoding"]["color"]["scale"]
-    assert scale["range"] == [theme.COLOURS["frozen"], "#f2f2f2", theme.COLOURS["full"]]
-    assert scale["domain"] == [-0.5, 0, 0.5]
-    (columns,) = spec["datasets"][panel["data"]["name"]]
-    assert columns["value"][:3] == [0.5, -0.25, -0.25]
-    assert columns["start"][:3] == [0, 1, 3]
-    assert panel["title"]["subtitle"].startswith("at the 3 tokens held against each other; ")
-    assert "blank: the second's alone" in panel["title"]["subtitle"]
-    assert (
-        spec["vconcat"][0]["layer"][0]["encoding"]["color"]["scale"]
-        == spec["vconcat"][1]["layer"][0]["encoding"]["color"]["scale"]
-    )
+    chart = attention_difference_chart(attention_difference(first, second))
+    scales = [panel["layer"][0]["encoding"]["color"]["scale"] for panel in chart.to_dict()["vconcat"]]
+    assert scales[0] == scales[1]
+    assert scales[2]["range"] == [theme.COLOURS["frozen"], "#f2f2f2", theme.COLOURS["full"]]
+    assert scales[2]["domain"] == [-0.5, 0, 0.5]
+    columns = tables_of(chart)[2]
+    assert (columns["value"][:3], columns["start"][:3]) == ([0.5, -0.25, -0.25], [0, 1, 3])
+    assert "at the 3 tokens held against each other; " in words_of(chart)
+    assert "blank: the second's alone" in words_of(chart)
 
 
 def test_of_a_long_difference_each_cell_shows_what_is_furthest_from_nought() -> None:
     first = made(tokens_of(300), layers=1, heads=1)
     second = made(tokens_of(300), layers=1, heads=1, seed=1, provenance=OTHER)
-    spec = attention_difference_chart(attention_difference(first, second)).to_dict()
-    panel = spec["vconcat"][2]
-    (columns,) = spec["datasets"][panel["data"]["name"]]
+    columns = tables_of(attention_difference_chart(attention_difference(first, second)))[2]
     change = (second.last - first.last)[0, 0]
     for start, end, weight in zip(columns["start"], columns["end"], columns["value"], strict=True):
         part = change[start:end]

@@ -1,68 +1,24 @@
-"""The chart and the sentences of behaviour: what is drawn, and what is said of it."""
+"""The chart and the sentences of answers and of counting: what is drawn, and what is said of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from ostools.measure.answers.evaluate import COLUMNS, Evaluation, summarise
-from ostools.reporting.findings.answers import evaluation_findings
+from ostools.ground.errors import InputError
+from ostools.measure.answers.counting import Counting
+from ostools.measure.collapse.result import Collapse
+from ostools.reporting.charts.answers import counting_chart
+from ostools.reporting.findings.answers import counting_findings, evaluation_findings
 from ostools.results import Provenance
-
-LONG = "</script><b>"
-
-
-def made(rows: Sequence[Mapping[str, Any]], *, random: bool = True, task: str = "count-ones", **how: Any) -> Evaluation:
-    """A result of rows that say only what they care about."""
-    plain: dict[str, Any] = {
-        **{
-            "task": task,
-            "mode": "none",
-            "mitigation": "none",
-            "elicitation": "zero-shot",
-            "status": "none",
-            "seed": 0,
-            "sample": 0,
-            "tokens": 9,
-        },
-        **{
-            "key": "3",
-            "answer": LONG,
-            "text": LONG,
-            "ended": "eos",
-            "reasoning_tokens": 0,
-            "kind": "answered",
-            "correct": False,
-        },
-        **{"number": 5, "absolute_error": 2, "log_probability": -1.0, "seconds": 0.1, "within_training": None},
-    }
-    plain |= {"content": LONG, "rank": None}
-    full: Any = pd.DataFrame([plain | dict(row) for row in rows])
-    if "content_correct" not in full:
-        full = full.assign(content_correct=full["correct"].where(full["kind"] == "answered", None))
-    frame: Any = full[list(COLUMNS)].astype(COLUMNS)
-    settings = {"task": task, "elicitation": "zero-shot", "temperature": 0.0, "chat": False, "max_new_tokens": 20}
-    settings |= {"rewritten": False, "trained_length": 4} | how
-    model = {"name": "tiny", "trained_lengths": {"count-ones": 4}}
-    provenance = Provenance(model, settings, None, {})
-    return Evaluation(frame, provenance, summarise(frame, random, settings["temperature"] > 0))
-
-
-def drawn(result: Evaluation) -> dict[str, Any]:
-    return result.plot().to_dict()
-
-
-def lists_of(value: Any, name: str) -> list[Any]:
-    """Every column of that name in the chart's data, wherever it lies."""
-    if isinstance(value, dict):
-        own = [value[name]] if isinstance(value.get(name), list) else []
-        return own + [found for inner in value.values() for found in lists_of(inner, name)]
-    return [found for inner in value for found in lists_of(inner, name)] if isinstance(value, list) else []
-
+from tests.reporting.made import made_evaluation as made
+from tests.reporting.made import tables_of, words_of
 
 SEEDS = [
     {"length": n, "seed": seed, "correct": seed < 2, "absolute_error": seed, "within_training": n <= 4}
@@ -71,57 +27,143 @@ SEEDS = [
 ]
 
 
+def columns_of(chart: Any, name: str) -> list[list[Any]]:
+    """Every column of that name in the chart's data."""
+    return [table[name] for table in tables_of(chart) if name in table]
+
+
 def test_the_band_is_wilsons_and_the_values_are_the_summarys() -> None:
     result = made(SEEDS)
-    chart = drawn(result)
-    assert [pytest.approx(v, abs=1e-6) for v in result.summary["wilson_low"]] in lists_of(chart, "wilson_low")
-    for values in ([0.5, 0.5], [pytest.approx(math.exp(-1), rel=1e-5)] * 2):
-        assert values in lists_of(chart, "value")
-    assert [0.0, 1.0, 2.0, 3.0] * 2 in lists_of(chart, "error")
-    assert [1.5, 1.5] in lists_of(chart, "value")
-    assert "trained to 4" in str(chart)
-    assert "count-ones: answers of tiny" in str(chart["title"])
-    assert "</script" not in str(chart)
-
-
-def test_without_anything_drawn_there_is_no_band() -> None:
-    result = made([{"length": 3}, {"length": 5, "log_probability": math.nan}], random=False)
-    chart = drawn(result)
-    assert lists_of(chart, "wilson_low") == []
-    assert "Nothing was drawn" in str(chart["title"])
+    chart = result.plot()
+    assert [pytest.approx(v, abs=1e-6) for v in result.summary["wilson_low"]] in columns_of(chart, "wilson_low")
+    for values in ([0.5, 0.5], [pytest.approx(math.exp(-1), rel=1e-5)] * 2, [1.5, 1.5]):
+        assert values in columns_of(chart, "value")
+    assert [0.0, 1.0, 2.0, 3.0] * 2 in columns_of(chart, "error")
+    assert {"trained to 4", "count-ones: answers of tiny"} <= set(
+        re.findall("trained to 4|count.*tiny", words_of(chart))
+    )
+    assert "</script" not in words_of(chart)
+    unsampled = made([{"length": 3}, {"length": 5, "log_probability": math.nan}], random=False)
+    assert columns_of(unsampled.plot(), "wilson_low") == []
+    assert "Nothing was drawn, so there is no interval." in " ".join(unsampled.findings())
 
 
 def test_answers_without_a_number_stand_apart_and_in_no_mean() -> None:
     unread = {"kind": "cut off", "number": None, "absolute_error": None, "ended": "length"}
     result = made([{"length": 3, "absolute_error": 2}, {"length": 3, "seed": 1, **unread}])
-    chart = drawn(result)
-    assert [2.0, 5.0] in lists_of(chart, "error")
-    assert [2.0] in lists_of(chart, "value")
-    assert "no number: cut off (at the top edge)" in str(chart)
-    assert "something else" not in str(chart)
-    said = " ".join(evaluation_findings(result))
-    assert "1 cut off at 20 tokens before an answer" in said
+    chart = result.plot()
+    assert columns_of(chart, "error") == [[2.0, 5.0]]
+    assert [2.0] in columns_of(chart, "value")
+    assert "no number: cut off (at the top edge)" in words_of(chart)
+    assert "something else" not in words_of(chart)
+    assert "1 cut off at 20 tokens before an answer" in " ".join(evaluation_findings(result))
 
 
 def test_sentences_tell_trained_lengths_from_others() -> None:
     said = " ".join(evaluation_findings(made(SEEDS)))
-    assert "All lengths: 4 of 8 answers are right." in said
-    assert "Within the lengths of training: 2 of 4" in said
-    assert "Beyond these lengths: 2 of 4" in said
-    assert "Wilson's, 95%, over prompts" in said
-    assert "such lengths of this task were never trained" in said
+    for words in (
+        "All lengths: 4 of 8 answers are right.",
+        "Within the lengths of training: 2 of 4",
+        "Beyond these lengths: 2 of 4",
+        "Wilson's, 95%, over prompts",
+        "such lengths of this task were never trained",
+    ):
+        assert words in said
     assert "Beyond" not in " ".join(evaluation_findings(made([{"length": 3}])))
 
 
-def test_the_right_lines_log_probability_has_a_verdict_and_a_range() -> None:
-    rows = [{"length": n, "log_probability": p} for n, p in ((3, -0.69), (6, -0.7), (9, -5.0), (12, math.nan))]
-    result = made(rows)
-    sentence = (
-        "The right line is likelier than not at 1 of 3 prompts: log p -2.13 nats in the mean, from -5 (9 items) to -0.69 "
-        "(3 items)."
+@pytest.mark.parametrize(
+    ("log_p", "sentences"),
+    [
+        (
+            {3: -0.69, 6: -0.7, 9: -5.0, 12: math.nan},
+            ["at 1 of 3 prompts: log p -2.13 nats in the mean, from -5 (9 items) to -0.69 (3 items)."],
+        ),
+        ({3: -0.69}, ["at 1 of 1 prompt: log p -0.69 nats."]),
+        ({12: math.nan}, []),
+    ],
+)
+def test_the_right_lines_log_probability_has_a_verdict_and_a_range(
+    log_p: dict[int, float], sentences: list[str]
+) -> None:
+    result = made([{"length": n, "log_probability": p} for n, p in log_p.items()])
+    start = "The right line is likelier than not "
+    assert [said.removeprefix(start) for said in evaluation_findings(result) if said.startswith(start)] == sentences
+
+
+# --- counting
+
+
+def counted(**summary: Any) -> Counting:
+    """Sixteen counts in bfloat16: right, wrong and without a number."""
+    n = np.arange(1, 17)
+    kinds = np.array(["right", "wrong", "none", "right"] * 4)
+    frame: Any = pd.DataFrame(
+        {"length": n, "key": [str(i) for i in n], "distance": 2.0 / n, "correct": kinds == "right"}
     )
-    assert sentence in evaluation_findings(result)
-    assert sentence in drawn(result)["title"]["subtitle"]
-    (single,) = (said for said in evaluation_findings(made(rows[:1])) if said.startswith("The right line"))
-    assert single.endswith("at 1 of 1 prompt: log p -0.69 nats.")
-    assert "The right line" not in " ".join(evaluation_findings(made(rows[3:])))
+    frame = frame.assign(
+        task="count-ones",
+        dtype="bfloat16",
+        answer="x",
+        pair_noise=0.3,
+        machine_line=0.1,
+        kind=np.where(kinds == "none", "something else", "answered"),
+        number=pd.array([7 if kind != "none" else None for kind in kinds], dtype="Int64"),
+        absolute_error=pd.array([{"right": 0, "wrong": 30}.get(kind) for kind in kinds], dtype="Int64"),
+    )
+    row = {"dtype": "bfloat16", "impossible_from": 7, "impossible_status": "hidden from 7 to 16 (all 10 lengths tried)"}
+    row |= {"first_error": 2, "always_errs_from": None, "errors": 4, "something_else": 4, "cut_off": 0, "counts": 16}
+    row |= {"pairs_hidden": 10, "differ_hidden": 0, "tested_pairs": 3, "right_once": 2, "right_twice": 0}
+    provenance = replace(Provenance.without_model(), model={"trained_lengths": None})
+    curve = Collapse(pd.DataFrame(), provenance, pd.DataFrame())
+    return Counting(frame, provenance, pd.DataFrame([row | {"verdict": "consistent"} | summary]), curve)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {},
+            r"items is hidden from 7 to 16 \(all 10 lengths tried\)\. There the .* are not expected to differ \(predicted\)",
+        ),
+        ({}, "Measured: 8 of 16 answers have the right number, 4 with something that is not one whole number"),
+        ({}, "the first wrong answer is at n = 2, and no wrong answer follows the last right one"),
+        ({}, "the same at 10 of 10 pairs.*does not give both at any of them \\(it gives one at 2\\), as predicted"),
+        ({"differ_hidden": 2}, "the same at 8 of 10 pairs; at 2 they differ below the noise"),
+        ({"right_twice": 2}, "the model gives both at 2, a CONTRADICTION of the prediction"),
+        ({"tested_pairs": 0}, "do not differ at any of these pairs, so the answers do not test the prediction"),
+        (
+            {"first_error": None, "errors": 0, "something_else": 0},
+            "16 of 16 answers have the right number; none is wrong",
+        ),
+        (
+            {"impossible_from": None, "impossible_status": "not hidden at any", "pairs_hidden": 0},
+            "no impossible count is predicted \\(not hidden at any\\)\\. Measured: [^.]*\\.$",
+        ),
+    ],
+)
+def test_counting_tells_predicted_from_measured(options: dict[str, Any], words: str) -> None:
+    sentence, scope = counting_findings(counted(**options))
+    assert re.search(words, sentence)
+    assert ("CONTRADICTION" in sentence) == ("right_twice" in options)
+    assert "one-sided" in scope
+
+
+def test_every_count_is_drawn_as_what_it_is() -> None:
+    (answers,) = (table for table in tables_of(counting_chart(counted())) if "outcome" in table)
+    drawn: Any = pd.DataFrame(answers).groupby("outcome")["error"].agg(["size", "max"])
+    none = "no number: something else (at the top edge)"
+    assert drawn.to_dict("index") == {
+        "right": {"size": 8, "max": 0.0},
+        "wrong number": {"size": 4, "max": 30.0},
+        none: {"size": 4, "max": 61.0},
+    }
+
+
+def test_one_count_without_noise_is_drawn_and_what_is_not_finite_refused() -> None:
+    result = counted()
+    frame: Any = result.frame
+    short = replace(result, frame=frame[:1].assign(pair_noise=float("nan"), distance=0.0))
+    assert "exact zeros" in words_of(counting_chart(short))
+    with pytest.raises(InputError, match="a counting curve holds 16 values that are not finite"):
+        counting_chart(replace(result, frame=frame.assign(distance=float("inf"))))

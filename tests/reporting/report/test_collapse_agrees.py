@@ -14,11 +14,10 @@ from ostools.measure import Collapse
 from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, TOLD_APART, UNDECIDED
 from ostools.reporting.charts.collapse import collapse_chart
 from ostools.reporting.findings.collapse import collapse_findings, verdicts_at_y
-from ostools.reporting.report.summary import verdicts
+from ostools.reporting.report.rendering import verdicts
 from ostools.reporting.sections.collapse import PRECISION, collapse_headline
 from ostools.reporting.sections.records import Measurements
-from tests.reporting.charts.test_charts import svg_of
-from tests.reporting.made import made_collapse
+from tests.reporting.made import made_collapse, words_of
 from tests.sets import quick
 
 SHAPES: dict[str, tuple[str, Callable[[int], bool]]] = {
@@ -84,10 +83,10 @@ def test_every_sentence_says_what_the_verdict_says(name: str, overflow: tuple[st
         assert spans_in(text) == spans, place
         assert ("not decided" in text) == (kind == UNDECIDED), place
         assert not (spans and re.search(r"not hidden|no range|do not collapse|not collapse", text)), place
-        words = "float16 overflows on this model: not measured"
-        words = "float16 | not finite" if place == "section on precision" else words
+        in_table = place == "section on precision"
+        words = "float16 | not finite" if in_table else "float16 overflows on this model: not measured"
         assert (words in text) == bool(overflow), place
-    drawn = svg_of(collapse_chart(result, ("y",)))
+    drawn = words_of(collapse_chart(result, ("y",)))
     for first, last in spans:
         assert f"hidden from n = {first}" + ("" if last == 128 else f" to {last}") in drawn
     assert ("hidden from n" in drawn) == bool(spans)
@@ -100,6 +99,5 @@ def test_where_nothing_was_measured_nothing_is_claimed() -> None:
     assert headline is not None
     assert headline.verdict == "Whether the two sequences collapse was not tested."
     assert headline.text.startswith("float16 overflows on this model: not measured. `ostools collapse --dtype ")
-    found = Measurements(result.provenance, "", (), collapses=[result])
-    assert verdicts(found)[0].state == STRIP[OVERFLOWS]
+    assert verdicts(Measurements(result.provenance, "", (), collapses=[result]))[0].state == STRIP[OVERFLOWS]
     assert not any(map(spans_in, collapse_findings(result)))

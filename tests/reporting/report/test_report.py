@@ -10,12 +10,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 
 from ostools.ground.errors import InputError
-from ostools.ground.pooling import bins_of
-from ostools.measure import Collapse, Sensitivity, collapse
-from ostools.measure.attention.attention import Attention
+from ostools.measure import Collapse, collapse
 from ostools.models import encode
 from ostools.models.shape import Shape
 from ostools.reporting.report.rendering import render_report
@@ -25,7 +22,8 @@ from ostools.reporting.sections.about import again_section
 from ostools.reporting.sections.extent import FORMATS, NOT_QUICK, QUICK
 from ostools.reporting.sections.records import LeftOut, Measurements
 from tests.checkpoints import tiny_model, trained
-from tests.reporting.made import made_sensitivity
+from tests.reporting.charts.test_attention import made as made_attention
+from tests.reporting.made import made_sensitivity, tokens_of
 from tests.reporting.page.test_page import Parsed, assert_nothing_gets_out_or_in
 from tests.reporting.reports import JUDGED, LENGTHS, hostile_report
 
@@ -120,19 +118,14 @@ def test_a_quick_report_measures_less_and_says_so(tmp_path: Path) -> None:
     assert named.left_out == []
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
+def test_what_cannot_be_measured_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
+    for sections, said in (
         (["colapse"], "unknown section 'colapse': did you mean 'collapse'"),
         ([], "at least one section of collapse, precision"),
         (None, "at most 256 tokens"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_and_leaves_no_file(
-    tmp_path: Path, given: list[str] | None, said: str
-) -> None:
-    with pytest.raises(InputError, match=said):
-        report(tiny_model("gemma"), prompt="1" * 300, sections=given, out=tmp_path / "r.html")
+    ):
+        with pytest.raises(InputError, match=said):
+            report(tiny_model("gemma"), prompt="1" * 300, sections=sections, out=tmp_path / "r.html")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -231,20 +224,12 @@ def test_a_prompt_with_nul_is_no_command_line() -> None:
 
 def test_many_heads_and_layers_stay_small(found: Measurements) -> None:
     """64 layers of 32 heads at 256 tokens: with everything else, some 2 MB, the page stays below 8."""
-    layers, heads, pos = 64, 32, 256
-    weights = torch.full((layers, heads, pos), 0.1).double().softmax(-1) + torch.linspace(0, 1e-3, pos)
-    tokens = pd.DataFrame(
-        {"position": range(pos), "token_id": 5, "token": [f"t{i}" for i in range(pos)], "item": pd.NA}
+    norms = made_sensitivity({"full": [1.0 + place for place in range(256)]})
+    frame = pd.concat([norms.frame.assign(layer=layer) for layer in range(65)], ignore_index=True)
+    attention = made_attention(tokens_of(256), layers=64, heads=32)
+    small = Measurements(
+        found.provenance, "text", found.tokens, layers=replace(norms, frame=frame), attention=attention
     )
-    frame = pd.concat([tokens] * (layers * heads), ignore_index=True).assign(weight=weights.flatten().numpy())
-    bins = bins_of(pos, 64)
-    squares = torch.linspace(0, 1, layers * heads * len(bins) ** 2).view(layers, heads, len(bins), len(bins))
-    attention = Attention(frame, found.provenance, squares, bins)
-    tables = [
-        made_sensitivity({"full": [1.0 + i for i in range(pos)]}).frame.assign(layer=i) for i in range(layers + 1)
-    ]
-    deep = Sensitivity(pd.concat(tables, ignore_index=True), found.provenance)
-    small = Measurements(found.provenance, "text", found.tokens, layers=deep, attention=attention)
     text = render_report(small, "ostools report")
     assert len(text.encode()) < 6e6
     assert "32 heads of 2048" in Parsed(text).text

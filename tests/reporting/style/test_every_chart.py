@@ -32,45 +32,37 @@ def nodes(node: Any) -> Iterator[dict[str, Any]]:
     """Every object of a specification but its rows."""
     if isinstance(node, dict):
         yield node
-        for key, part in node.items():
-            if key != "values":
-                yield from nodes(part)
-    elif isinstance(node, list):
+        node = [part for key, part in node.items() if key != "values"]
+    if isinstance(node, list):
         for part in node:
             yield from nodes(part)
 
 
-def encoded(node: dict[str, Any], *wanted: str) -> list[dict[str, Any]]:
-    found = [part["encoding"] for part in nodes(node) if "encoding" in part]
-    return [encoding[channel] for encoding in found for channel in wanted if channel in encoding]
+def encoded(node: dict[str, Any], *channels: str) -> list[dict[str, Any]]:
+    encodings = [part["encoding"] for part in nodes(node) if "encoding" in part]
+    return [encoding[channel] for encoding in encodings for channel in channels if channel in encoding]
 
 
 def every_colour_is_the_themes(name: str) -> None:
     for node in nodes(spec(name)):
         for value in node.values():
-            for one in value if isinstance(value, list) else [value]:
-                if isinstance(one, str) and COLOUR.fullmatch(one):
-                    assert one in KNOWN, one
+            words = value if isinstance(value, list) else [value]
+            colours = {word for word in words if isinstance(word, str) and COLOUR.fullmatch(word)}
+            assert colours <= KNOWN
 
 
 def no_two_names_of_a_legend_look_alike(name: str) -> None:
     """By colour alone, or with the dash or the shape that the same names have."""
     for panel in panels(spec(name)):
-        assert_told_apart(panel)
-
-
-def assert_told_apart(panel: dict[str, Any]) -> None:
-    looks: dict[str, dict[Any, Any]] = {}
-    for channel in ("color", "strokeDash", "shape"):
-        for one in encoded(panel, channel):
-            scale = one.get("scale") or {}
-            if isinstance(scale.get("range"), list) and "domain" in scale and one.get("type") == "nominal":
-                pairs = zip(scale["domain"], scale["range"], strict=True)
-                looks.setdefault(one["field"], {}).update({(key, channel): look for key, look in pairs})
-    for field, found in looks.items():
-        keys = {key for key, _ in found}
-        told = {key: str([found.get((key, channel)) for channel in ("color", "strokeDash", "shape")]) for key in keys}
-        assert len(set(told.values())) == len(keys), (field, told)
+        looks: dict[str, dict[str, dict[str, Any]]] = {}
+        for channel in ("color", "strokeDash", "shape"):
+            for encoding in encoded(panel, channel):
+                scale = encoding.get("scale") or {}
+                if isinstance(scale.get("range"), list) and "domain" in scale and encoding.get("type") == "nominal":
+                    for word, look in zip(scale["domain"], scale["range"], strict=True):
+                        looks.setdefault(encoding["field"], {}).setdefault(word, {})[channel] = look
+        for field, by_word in looks.items():
+            assert len({str(sorted(look.items())) for look in by_word.values()}) == len(by_word), (field, by_word)
 
 
 def panels(node: dict[str, Any]) -> Iterator[dict[str, Any]]:

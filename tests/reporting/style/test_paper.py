@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -12,6 +13,9 @@ import pytest
 from PIL import Image
 
 from ostools.ground.errors import InputError
+from ostools.measure.bounds.variants import VARIANTS
+from ostools.measure.jacobian.sensitivity import LINEARISATIONS
+from ostools.reporting.page.page import TEMPLATES
 from ostools.reporting.style import theme
 from tests.reporting.every import EVERY
 from tests.reporting.made import made_sensitivity
@@ -21,6 +25,7 @@ DEAR = ("Study", "WindowStudy")
 SVG = "http://www.w3.org/2000/svg"
 SMALLEST = 1.9
 """By so much at most a picture is scaled down to a paper's width."""
+WRONG_SIZES = (0, -3, 1.5, float("nan"), True)
 RESULT = made_sensitivity({"full": [3.0, 1.0, 2.0], "frozen": [2.0, 1.0, 3.0]}, ["漢", "<b>", "é"])
 
 
@@ -72,20 +77,21 @@ def test_the_text_of_a_picture_is_text_and_a_pdf_holds_its_fonts(tmp_path: Path)
         assert used == held > 0
 
 
-def test_a_size_that_is_none_is_refused_and_a_table_has_none(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"unknown size 'colum': did you mean 'column'"):
-        RESULT.plot(size="colum")
-    for size in (0, -3, 1.5, float("nan"), True):
-        with pytest.raises(
-            InputError, match=r"expected 'column', 'page', 'slide' or a width in inches from 2 on, found"
-        ):
-            RESULT.plot(size=size)
-    for path in ("x.parquet", "x.html"):
-        with pytest.raises(
-            InputError, match=r"size and title are of a picture: expected a name ending in \.png \.svg \.pdf"
-        ):
-            RESULT.save(tmp_path / path, size="column")
+@pytest.mark.parametrize(
+    ("name", "size", "words"),
+    [
+        ("x.png", "colum", r"unknown size 'colum': did you mean 'column'"),
+        *(("x.png", size, "expected 'column', 'page', 'slide' or a width in inches from 2 on") for size in WRONG_SIZES),
+        *((name, "column", r"expected a name ending in \.png \.svg \.pdf") for name in ("x.parquet", "x.html")),
+    ],
+)
+def test_a_size_that_is_none_is_refused_and_a_table_has_none(name: str, size: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=words):
+        RESULT.save(tmp_path / name, size=size)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_title_is_left_out_where_it_is_not_asked_for() -> None:
     assert "title" in RESULT.plot().to_dict()
     assert "title" not in RESULT.plot(title=False).to_dict()
 
@@ -109,10 +115,16 @@ APART = 10.0
 """Least distance in CIELAB (1976) of two such colours; 2.3 is just seen side by side."""
 
 
-def lab(colour: str, eye: str | None) -> np.ndarray:
+(DARK_GROUND,) = set(re.findall(r"--ground: (#\w{6})", (TEMPLATES / "style.css").read_text())) - {theme.LIGHT_GROUND}
+
+
+def linear(colour: str) -> np.ndarray:
     encoded = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
-    linear = np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
-    seen = linear if eye is None else np.clip(np.array(BLIND[eye]) @ linear, 0, 1)
+    return np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
+
+
+def lab(colour: str, eye: str | None) -> np.ndarray:
+    seen = linear(colour) if eye is None else np.clip(np.array(BLIND[eye]) @ linear(colour), 0, 1)
     to_xyz = np.array(
         [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.072175], [0.0193339, 0.119192, 0.9503041]]
     )
@@ -126,3 +138,13 @@ def test_colours_of_one_chart_are_told_apart_by_every_eye(eye: str | None) -> No
     for names in TOGETHER:
         for first, second in combinations([lab(theme.colour(name), eye) for name in names], 2):
             assert np.linalg.norm(first - second) >= APART, names
+
+
+def test_every_colour_is_seen_on_paper_and_in_the_dark_and_a_profile_s_names_differ() -> None:
+    """WCAG 1.4.11: graphics need a contrast of 3:1."""
+    for name, colour in theme.COLOURS.items():
+        for ground in (theme.LIGHT_GROUND, DARK_GROUND):
+            dark, light = sorted(float(linear(shown) @ (0.2126, 0.7152, 0.0722)) for shown in (colour, ground))
+            assert (light + 0.05) / (dark + 0.05) >= 3, (name, ground)
+    names = [*LINEARISATIONS, *VARIANTS]
+    assert len({theme.COLOURS[name] for name in names}) == len(names)

@@ -1,27 +1,204 @@
-"""The report on a sweep's cells: whole, in part, failed and hostile; nothing is measured for it."""
+"""The report on a sweep's cells: whole, in part, failed and hostile; nothing is measured or pooled, and nothing lost unsaid."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import as_rows
 from ostools.measure.swept import Cell
+from ostools.reporting.sweep.sections import LOOKS, section_of
 from ostools.results import Provenance
 from ostools.sweep import run as run_sweep
 from ostools.sweep import sweep_of
 from ostools.sweep.cell_file import file_of
 from ostools.sweep.cells import KeyedCell
+from ostools.sweep.measurements import MEASUREMENTS
+from ostools.sweep.reading import read
 from ostools.sweep.store import Store
-from tests.reporting.made import HOSTILE, PROVENANCE, made_collapse
+from tests.checkpoints import write_checkpoint
+from tests.cli.asking import assert_refused
+from tests.reporting.made import HOSTILE, made_collapse, made_paths, made_sensitivity
 
-pytestmark = pytest.mark.slow  # a sweep is measured first
+
+def source(weights: str = "0", dtype: str = "float32") -> Provenance:
+    model = {"name": "made", "weight_hash": weights, "dtype": dtype}
+    return Provenance(model, {"route": "prefix", "route_reason": "x"}, None, {"torch": "1"})
+
+
+def cell(measurement: str, seed: int = 0, dtype: str = "float32", lengths: tuple[int, ...] = (3,), **names: str) -> Any:
+    base = f"{hash((measurement, seed, dtype)) % 2**63:016x}"
+    keys = {"model": "made", "task": "copy-last", "mitigation": "none", "options": "{}"} | names
+    return KeyedCell(Cell(dtype=dtype, seed=seed, measurement=measurement, lengths=lengths, **keys), base)
+
+
+def keep(
+    directory: Path, one: KeyedCell, table: Any, given: Provenance | None = None, checkpoint: str = "", code: str = "c"
+) -> None:
+    store = Store(directory)
+    with store.locked():
+        store.ask([one])
+        store.add(one, file_of(one, table, given or source(), code=code, checkpoint=checkpoint))
+
+
+def norms(values: Sequence[float] = (1.0, 2.0, 3.0)) -> Any:
+    return made_sensitivity({"frozen": values}).frame.assign(length=3)
+
+
+def sums(values: Sequence[float] = (2.0, 3.0, 4.0)) -> Any:
+    return made_paths({"local": values}).frame.assign(length=3)
+
+
+def parts_of(directory: Path, measurement: str) -> Sequence[Any]:
+    (section,) = section_of(read(directory), MEASUREMENTS[measurement])
+    return section.parts
+
+
+def page_of(directory: Path, **options: Any) -> str:
+    return ost.report(run=directory, out=directory / "r.html", **options).read_text(encoding="utf-8")
+
+
+def test_a_bound_is_not_held_against_the_norms_of_other_weights(tmp_path: Path) -> None:
+    for seed, weights in enumerate(("A", "B")):  # the path sum of seed 1 is of A
+        keep(tmp_path, cell("sensitivity", seed), norms(), source(weights))
+        keep(tmp_path, cell("bounds", seed), sums(), source("A"))
+    part, *_ = parts_of(tmp_path, "bounds")
+    assert any(table.caption.startswith("Against the measured norms") for table in part.tables)  # seed 0
+    assert any(note.startswith("Not compared: ") for note in part.notes)
+    assert "2 different checkpoints under one name" in page_of(tmp_path)
+
+
+def test_norms_of_other_code_are_not_beside_a_bound(tmp_path: Path) -> None:
+    keep(tmp_path, cell("sensitivity"), norms())
+    keep(tmp_path, cell("bounds"), sums(), code="d")
+    part, *_ = parts_of(tmp_path, "bounds")
+    assert not any(table.caption.startswith("Against") for table in part.tables)
+    assert part.notes == ["Not compared: the norms beside the path sum are of another checkpoint, or of other code"]
+
+
+def test_a_rank_correlation_that_there_is_not_is_a_dash(tmp_path: Path) -> None:
+    keep(tmp_path, cell("sensitivity"), norms())
+    keep(tmp_path, cell("bounds"), sums((4.0, 4.0, 4.0)))
+    tables = [
+        table for part in parts_of(tmp_path, "bounds") for table in part.tables if "over prompts" in table.caption
+    ]
+    assert [[row[-1] for row in table.rows] for table in tables] == [["–"]]
+
+
+def test_checkpoints_under_one_name_have_figures_of_their_own(tmp_path: Path) -> None:
+    rows = as_rows(made_collapse(lambda n: 1 / n, lengths=range(3, 5)))
+    for seed, checkpoint in enumerate(("first", "second")):
+        keep(tmp_path, cell("collapse", seed, lengths=(3, 4)), rows, source(checkpoint), checkpoint)
+    table, *parts = parts_of(tmp_path, "collapse")
+    assert len(table.tables[0].rows) == 2
+    assert [part.title for part in parts] == [f"copy-last, made, checkpoint {name}" for name in ("first", "second")]
+    assert all(part.figure and "checkpoint" in part.figure.caption for part in parts)
+
+
+def test_the_longest_prompt_of_each_dtype_is_drawn_with_its_least_seed_and_its_weights_named(tmp_path: Path) -> None:
+    """Two dtypes of one checkpoint have weights of their own, and alarm nobody."""
+    for seed, dtype in ((0, "float32"), (1, "float32"), (1, "bfloat16")):
+        keep(tmp_path, cell("sensitivity", seed, dtype), norms(), source(f"of-{dtype}", dtype), "w")
+    first, *parts = parts_of(tmp_path, "sensitivity")
+    assert list(first.notes) == ["Drawn are 2 of 3 results."]
+    drawn = (("float32", 0), ("bfloat16", 1))
+    assert [part.title for part in parts] == [f"copy-last, made, dtype {dtype}, seed {seed}" for dtype, seed in drawn]
+    assert all(part.figure for part in parts)
+    page = page_of(tmp_path)
+    assert "under one name" not in page
+    assert "float32 of-float32; bfloat16 of-bfloat16" in page
+
+
+def test_rows_that_cannot_be_drawn_cost_their_part_only(tmp_path: Path) -> None:
+    """Norms that are not finite, rows without a column, rows of another measurement."""
+    keep(tmp_path, cell("sensitivity"), norms((1.0, np.inf, 3.0)))
+    keep(tmp_path, cell("bounds"), sums())
+    (part,) = parts_of(tmp_path, "sensitivity")
+    assert part.figure is None
+    assert "1 of 3 values are not finite" in part.findings[0]
+    assert parts_of(tmp_path, "bounds")[0].notes == ["Not compared: values that are not finite"]
+    keep(tmp_path, cell("bounds", 1), sums().drop(columns="kind"))
+    keep(tmp_path, cell("evaluate"), sums())
+    page = page_of(tmp_path)
+    assert page.count("This could not be drawn from what is stored") >= 2
+    assert '<section id="sensitivity"' in page
+
+
+def test_a_measurement_that_has_no_look_of_its_own_is_shown_by_its_chart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(tmp_path, cell("bounds"), sums())
+    monkeypatch.delitem(LOOKS, "bounds")
+    (section,) = section_of(read(tmp_path), MEASUREMENTS["bounds"])
+    assert (section.title, len(section.parts)) == ("Bounds", 1)
+    assert section.parts[0].figure is not None
+
+
+def test_a_partial_sweep_says_so_first_with_what_failed_and_what_is_missing(tmp_path: Path) -> None:
+    asked = [cell("collapse", 0, lengths=(3, 4, 5)), cell("collapse", 1), cell("collapse", 2)]
+    store = Store(tmp_path)
+    with store.locked():
+        store.ask(asked)
+        store.fail(asked[1], "InputError: no room")
+        store.fail(KeyedCell(replace(asked[0].cell, lengths=(4,)), asked[0].base), "no room at all")
+    page = page_of(tmp_path)
+    assert "PARTIAL: 0 of 3 cells are measured, 1 failed, 2 are still to be measured" in page
+    assert "(1 of them failed at other lengths)" in page
+    assert page.index("PARTIAL") < page.index("<section")
+    errors = {row[2] for row in tables(page, "Lengths that failed")}
+    assert errors == {"InputError: no room", "no room at all"}
+
+
+def test_hostile_names_and_errors_stay_text(tmp_path: Path) -> None:
+    cells = [cell("collapse", seed, lengths=(3, 4), task=text, model=text) for seed, text in enumerate(HOSTILE)]
+    rows: Any = as_rows(made_collapse(lambda n: 1 / n, lengths=range(3, 5)))
+    for one, text in zip(cells[:2], HOSTILE, strict=False):
+        keep(tmp_path, one, rows.assign(task=text, model=text, mitigation="none", measurement="collapse"))
+    store = Store(tmp_path)
+    with store.locked():
+        store.ask(cells)
+        for one, text in zip(cells[2:], HOSTILE, strict=False):
+            store.fail(one, text)
+    page = page_of(tmp_path)
+    assert not re.search("<script>alert|<img src=x", page)
+    text = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u200f\u202e]", text)
+    assert len(re.findall(r"<script>", page)) == 2  # the drawing library and ours
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--run none", "found no sweep.json"),
+        ("--run . --prompt x", "leave out --prompt"),
+        ("--run . --model x --section collapse --lengths 1:4", "--model and --section and --lengths"),
+        ("--run . --out x.pdf", "expected a name ending in .html"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused_in_one_line(run: Any, arguments: str, words: str, tmp_path: Path) -> None:
+    assert_refused(run("report", *arguments.split()), words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_in_which_nothing_was_asked_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with store.locked():
+        store.ask([])
+    with pytest.raises(InputError, match="in which nothing was asked"):
+        page_of(tmp_path)
+
+
+# --- a sweep that is measured first
+
 ASKED = {
     "tasks": ["copy-last"],
     "lengths": [3, 4],
@@ -38,50 +215,37 @@ ASKED = {
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.checkpoints import write_checkpoint
-
     home = tmp_path_factory.mktemp("report")
     model = str(write_checkpoint(home / "tiny", "gemma"))
     assert run_sweep(sweep_of({"models": model, **ASKED}), home / "out").failed == ()
     return home / "out"
 
 
-@pytest.fixture(scope="module")
-def page(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return ost.report(run=sweep, out=tmp_path_factory.mktemp("page") / "r.html").read_text(encoding="utf-8")
-
-
 def tables(page: str, caption: str) -> list[list[str]]:
     """The rows of the tables whose caption begins so."""
-    found = []
-    for table in re.findall(r"<table>.*?</table>", page, re.DOTALL):
-        if caption in table:
-            for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)[1:]:
-                found.append(re.findall(r"<bdi>(.*?)</bdi>", row, re.DOTALL))
-    return found
+    chosen = [table for table in re.findall(r"<table>.*?</table>", page, re.DOTALL) if caption in table]
+    rows = [row for table in chosen for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)[1:]]
+    return [re.findall(r"<bdi>(.*?)</bdi>", row, re.DOTALL) for row in rows]
 
 
-def test_a_whole_sweep_has_a_section_a_measurement_and_says_that_it_is_complete(page: str) -> None:
+@pytest.mark.slow
+def test_a_whole_sweep_has_a_section_a_measurement_with_the_figures_of_its_rows(
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under each mitigation, in the order in which they were asked; nothing is measured, nothing changed, nothing pooled."""
+    for name in ("ostools.models.load_model", "ostools.sweep.executor.load_model"):
+        monkeypatch.setattr(name, lambda *_, **__: pytest.fail("loaded a model"))
+    before = {path: path.stat().st_mtime_ns for path in sweep.rglob("*")}
+    page = ost.report(run=sweep, out=tmp_path / "r.html").read_text(encoding="utf-8")
+    assert {path: path.stat().st_mtime_ns for path in sweep.rglob("*")} == before
     assert "Complete: all 10 cells are measured" in page
     assert "PARTIAL" not in page
     for name in ("findings", "origin", "evaluate", "collapse", "sensitivity", "bounds", "reading", "again"):
         assert page.count(f'<section id="{name}"') == 1
-    assert "default-src" in page
-    assert "ostools report --run" in page
-
-
-def test_cells_of_several_options_are_never_pooled(page: str, sweep: Path) -> None:
-    rows = tables(page, "Evaluate: every result")
-    assert sorted(row[5].split(" of ")[1] for row in rows) == ["2", "2", "4", "4"]
-    assert ost.sweep.results(sweep).query("measurement == 'evaluate'")["options"].nunique() == 2
-
-
-def test_the_figures_are_those_of_the_rows(page: str, sweep: Path) -> None:
-    """Under each mitigation, in the order in which they were asked."""
     table = ost.sweep.results(sweep)
     shown = tables(page, "Against the measured norms, copy-last")
     local = [row for row in shown if row[0] == "local"]
-    for row, mitigation in zip(local, ("none", "sliding-window:window=4,sinks=1"), strict=True):
+    for row, mitigation in zip(local, ASKED["mitigations"], strict=True):
         here = table[table["mitigation"] == mitigation]
         keys = ["length", "position"]
         bound: Any = here[here["variant"] == "local"].set_index(keys)["value"]
@@ -90,89 +254,18 @@ def test_the_figures_are_those_of_the_rows(page: str, sweep: Path) -> None:
         assert row[3] == f"{int(above.sum())} of 2 prompts"
     assert len(shown) == 2 * len(ASKED["measurements"][-1]["variants"])
     assert {row[3] for row in shown if row[1] != "certified bound"} == {"no claim"}
+    answers = tables(page, "Evaluate: every result")
+    assert sorted(row[5].split(" of ")[1] for row in answers) == ["2", "2", "4", "4"]
+    assert table.query("measurement == 'evaluate'")["options"].nunique() == 2
 
 
-def test_nothing_is_measured_and_nothing_changed_in_the_directory(sweep: Path, tmp_path: Path, monkeypatch) -> None:
-    for name in ("ostools.models.load_model", "ostools.sweep.executor.load_model"):
-        monkeypatch.setattr(name, lambda *_, **__: pytest.fail("loaded a model"))
-    before = {path: path.stat().st_mtime_ns for path in sweep.rglob("*")}
-    ost.report(run=sweep, out=tmp_path / "r.html")
-    assert {path: path.stat().st_mtime_ns for path in sweep.rglob("*")} == before
-
-
-def cell(seed: int, measurement: str = "collapse", task: str = "figure-5a", model: str = "made") -> KeyedCell:
-    return KeyedCell(Cell(model, task, "float32", "none", seed, measurement, "{}", (3, 4)), f"{seed:016x}")
-
-
-def test_a_partial_sweep_says_so_first_with_what_failed_and_what_is_missing(tmp_path: Path) -> None:
-    store = Store(tmp_path / "out")
-    with store.locked():
-        store.ask([cell(0), cell(1), cell(2)])
-        store.fail(cell(1), "InputError: no room")
-    page = ost.report(run=tmp_path / "out", out=tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "PARTIAL: 0 of 3 cells are measured, 1 failed, 2 are still to be measured." in page
-    assert page.index("PARTIAL") < page.index("<section")
-    assert tables(page, "Lengths that failed")[0][2] == "InputError: no room"
-
-
-def test_hostile_names_and_errors_stay_text(tmp_path: Path) -> None:
-    store = Store(tmp_path / "out")
-    cells = [cell(seed, task=text, model=text) for seed, text in enumerate(HOSTILE)]
-    result = made_collapse(lambda n: 1 / n, lengths=range(3, 5))
-    given = Provenance(PROVENANCE.model, {"route": "prefix", "route_reason": "x"}, None, {})
-    with store.locked():
-        store.ask(cells)
-        for one, text in zip(cells[:-2], HOSTILE, strict=False):
-            rows: Any = as_rows(result).assign(task=text, model=text, mitigation="none", measurement="collapse")
-            store.add(one, file_of(one, rows, given, code="c", checkpoint="w"))
-        for one, text in zip(cells[-2:], HOSTILE, strict=False):
-            store.fail(one, text)
-    page = ost.report(run=tmp_path / "out", out=tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "<script>alert" not in page
-    assert "<img src=x" not in page
-    assert not re.search(
-        "[\x00-\x08\x0b-\x1f\x7f\u200f\u202e]", re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
-    )
-    assert len(re.findall(r"<script>", page)) == 2  # the drawing library and ours
-
-
+@pytest.mark.slow
 def test_a_broken_file_is_told_in_the_report(sweep: Path, tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(sweep, tmp_path / "out")
     victim = min((tmp_path / "out" / "cells").iterdir())
     victim.write_bytes(b"cut")
     said: list[str] = []
-    page = ost.report(run=tmp_path / "out", out=tmp_path / "r.html", say=said.append).read_text(encoding="utf-8")
+    page = page_of(tmp_path / "out", say=said.append)
     assert len(said) == 1
     assert "PARTIAL: 9 of 10" in page
     assert victim.name in page
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--run", "none"), "found no sweep.json"),
-        (("--run", ".", "--prompt", "x"), "leave out --prompt"),
-        (
-            ("--run", ".", "--model", "x", "--section", "collapse", "--lengths", "1:4"),
-            "--model and --section and --lengths",
-        ),
-        (("--run", ".", "--out", "x.pdf"), "expected a name ending in .html"),
-    ],
-)
-def test_what_cannot_be_reported_is_refused_in_one_line(
-    run: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...], words: str, tmp_path: Path
-) -> None:
-    code, shown, err = run("report", *arguments)
-    assert (code, shown, err.count("\n")) == (2, "", 1)
-    assert words in err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_directory_in_which_nothing_was_asked_is_refused(tmp_path: Path) -> None:
-    store = Store(tmp_path / "out")
-    with store.locked():
-        store.ask([])
-    with pytest.raises(InputError, match="in which nothing was asked"):
-        ost.report(run=tmp_path / "out", out=tmp_path / "r.html")
