@@ -13,7 +13,6 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import as_rows, from_rows
-from ostools.measure.collapse.verdicts import Reading
 from ostools.models import encode
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.sets import quick
@@ -124,9 +123,3 @@ def test_layers_come_back_out_of_stored_rows() -> None:
 def test_other_layers_are_refused(layers: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         collapse(tiny_model("llama"), "figure-5a", lengths=[1, 2], layers=layers)
-
-
-def test_pieces_that_a_site_does_not_have_are_refused() -> None:
-    with pytest.raises(InputError, match="at logits: expected per vector, found 'head-chunk'"):
-        Reading.with_defaults("logits", "head-chunk", "l2")
-    assert Reading.with_defaults("logits", None, "l2") == Reading.with_defaults("logits", "vector", "l2")
