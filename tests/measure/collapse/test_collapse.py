@@ -430,6 +430,7 @@ def test_a_prompt_and_its_item_are_the_repeat_task_of_the_same() -> None:
         ({"task": []}, "found an empty list"),
         ({"task": ["figure-5a", "figure-5e"]}, "unknown task 'figure-5e': did you mean 'figure-5"),
         ({"task": "figure-5a", "seeds": [0, 1]}, "figure-5a draws nothing at random"),
+        ({"task": "figure-5a", "layers": [3]}, r"0\.\.2, found \[3\]"),
     ],
 )
 def test_refusals(arguments: dict[str, Any], message: str) -> None:
