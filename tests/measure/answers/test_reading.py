@@ -6,20 +6,33 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ostools.measure.answers.answers import line_written
+from ostools.measure.answers.answers import Answer, line_written
 from ostools.measure.answers.judging import judge, judge_prefilled, stops_of
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, reader
 from ostools.measure.answers.values import number_in
+from ostools.measure.task_prompt import TaskPrompt
+from ostools.models import Prompt
 from ostools.tasks import Task, task
-from tests.measure.answers.test_judging import answer, posed
 
 MATHS = "The final answer to your maths question is:"
 COPY = "The answer to your question is:"
 ASKED = "Please give the answer on the final line exactly as 'The final answer to your maths question is: xxxx'"
 A, E, C = HAS_ANSWER, SOMETHING_ELSE, CUT_OFF
+
+
+def posed(spec: str | Task, length: int = 12) -> TaskPrompt:
+    form = task(spec)
+    key = form.answer(length)
+    prompt = Prompt("x", torch.tensor([1]), ("x",), False)
+    return TaskPrompt(form, length, 0, "x", prompt, form.items(length), key, form.answer_line(key), False, False)
+
+
+def answer(text: str, ended: str = "eos") -> Answer:
+    return Answer((1,), text, ended)  # pyright: ignore[reportArgumentType]
 
 
 # What a model wrote to "count twelve ones", how it ended, and what is read: kind, line, number, correct.
@@ -122,6 +135,8 @@ BARE: list[tuple[str, str, str, str, bool, int | None]] = [
     ("copy", f"\nCan you copy the following number?{'1' * 12}\n{'1' * 12}\n", "length", A, True, None),
     ("copy", "\nCan you copy the following number?111\n111\n", "length", E, False, None),
     ("copy", "Of course.", "eos", E, False, None),
+    ("copy:separator_every=6", "111111,111111", "eos", A, True, None),
+    *(("copy:separator_every=6", text, "eos", A, False, None) for text in ("1" * 12, "111111, 111111")),
     ("copy", "1" * 12, "length", C, False, None),
     ("count-ones-figure-5", "12", "eos", A, True, 12),
     ("count-ones-figure-5", "\n\nThere are 12 ones.\nThere are 3 zeros.", "eos", A, True, 12),
@@ -173,10 +188,15 @@ def test_a_line_begun_in_the_prompt(text: str, ended: str, kind: str, number: in
 
 @dataclass(frozen=True)
 class Formed(Task):
-    """A third party's task with words on both sides of its answer, or signs."""
+    """A third party's task with words on both sides of its answer, or signs; and numbers that are not whole."""
 
     name: str = "formed"
     form: str = "#### {}"
+    answered: str = "St. Paul (*)"
+
+    @property
+    def numeric(self) -> bool:
+        return self.answered == "1.5"
 
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
         return ("1",) * length
@@ -185,7 +205,7 @@ class Formed(Task):
         return "Say ", "".join(pieces), "."
 
     def key(self, pieces: Any) -> str:
-        return "St. Paul (*)"
+        return self.answered
 
     def carriers(self, items: Any) -> tuple[int, ...]:
         return (0,)
@@ -200,6 +220,14 @@ def test_a_third_partys_form(form: str) -> None:
     for said, correct in (("St. Paul (*)", True), ("St. Peter (*)", False)):
         found = judge(asked, answer(f"**{form.format(said)}**\n"))
         assert (found.kind, found.correct) == (A, correct)
+
+
+def test_exactly_the_right_line_is_right_whatever_the_answer_looks_like() -> None:
+    asked = posed(Formed(form="{}", answered="1.5"))
+    found = judge(asked, answer("\n1.5"))
+    assert (found.kind, found.correct, found.number, found.absolute_error) == (A, True, None, None)
+    assert judge(asked, answer("1.5", "length")).kind == C
+    assert judge(asked, answer("2.5")).kind == E
 
 
 @pytest.mark.parametrize(
