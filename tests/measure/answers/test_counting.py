@@ -16,7 +16,6 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers.counting import COLUMNS, Counting, counting, summarise
 from ostools.measure.answers.prefilled import PrefilledPairs
 from ostools.measure.collapse.result import Collapse
-from ostools.models import encode
 from ostools.models.tokens import token_text
 from ostools.tasks import AppendixTask
 from tests.checkpoints import D_VOCAB, tiny_model
@@ -57,25 +56,13 @@ def test_the_embedded_model_counts(counted: Counting) -> None:
     assert logits["same_top_token"].tolist() == frame["same_first_token"].tolist()
 
 
-def test_first_tokens_are_hugging_faces_own(embedded, counted: Counting) -> None:
-    own: Any = embedded.original_model
-    frame: Any = counted.frame
-    for _, row in frame[frame["dtype"] == "float32"].iterrows():
-        line = AppendixTask("count-ones").prompt(row["length"]) + "\nThe final answer to your maths question is: "
-        ids = encode(embedded, line).ids[None]
-        assert ids.shape[1] == row["tokens"]
-        with torch.no_grad():
-            logits = own(ids).logits[0, -1]
-        assert embedded.tokenizer.decode([int(logits.argmax())]) == row["first_token"]
-
-
 def test_a_mitigation_is_in_the_answers_and_in_the_curve(embedded, counted: Counting) -> None:
     window = mitigations.mitigation("sliding-window:window=6")
     found: Any = ost.counting(embedded, "count-ones", lengths=(9, 19), dtypes=("float32",), mitigation=window)
     assert found.provenance.parameters["mitigation"] == "sliding-window:window=6"
     pairs = PrefilledPairs(embedded, AppendixTask("count-ones"), chat=False)
-    curve: Any = ost.collapse(embedded, pairs, lengths=(9, 19), dtypes=("float32",), mitigation=window)
-    pd.testing.assert_frame_equal(found.curve.frame, curve.frame)
+    direct = ost.collapse(embedded, pairs, lengths=(9, 19), dtypes=("float32",), mitigation=window)
+    pd.testing.assert_frame_equal(found.curve.frame, direct.frame)
     opened = pairs.prompts([9, 19], 0)
     with torch.no_grad(), window.hooks(embedded):
         first = [int(embedded(torch.tensor([opened[n].ids]))[0, -1].argmax()) for n in (9, 19)]

@@ -17,7 +17,7 @@ from ostools.measure.answers.answers import answers
 from ostools.measure.passes.batches import Rows, batches, padding, shared_prefix
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt, view_in
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import EVERY_TEXT_FAMILY, TEXT_FAMILIES, Family, tiny_model
 from tests.measure.steps import step_logits, without_ends
 from tests.sets import quick
 
@@ -101,7 +101,7 @@ def test_rows_that_leave_take_nothing_with_them(family: Family) -> None:
 
 
 @pytest.mark.parametrize("temperature", quick([0.0, 1.3], 1.3))
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", EVERY_TEXT_FAMILY)
 def test_batched_answers_are_those_of_each_prompt_alone(family: Family, temperature: float) -> None:
     model = tiny_model(family, seed=9, scale=1.5, dtype=torch.float32 if temperature else torch.float64, fresh=True)
     without_ends(model)
