@@ -66,7 +66,9 @@ def test_slopes_are_finite_differences_of_the_gates(
                 below = judged.values(model)
             for quantity, slope in slopes.items():
                 difference = (above[quantity] - below[quantity]) / (2 * step)
-                assert float(slope[index]) == pytest.approx(difference, rel=1e-6 if mean is None else 2e-6, abs=1e-8), quantity
+                assert float(slope[index]) == pytest.approx(difference, rel=1e-6 if mean is None else 2e-6, abs=1e-8), (
+                    quantity
+                )
     assert (torch.stack(list(slopes.values())) != 0).all()
 
 
