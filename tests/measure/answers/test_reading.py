@@ -106,28 +106,7 @@ def test_counts_as_models_write_them(name: str) -> None:
         assert found.correct == (found.absolute_error == 0)
 
 
-COPIED = {
-    "plain": (f"{COPY} 0", A, True),
-    "tags": (f"{COPY} <ANSWER>0</ANSWER>", A, True),
-    "the placeholder itself": (f"{COPY} <ANSWER>", E, False),
-    "the form, quoted": (f"I answer as '{COPY} <ANSWER>':\n{COPY} 0", A, True),
-    "quotes": (f'{COPY} "0".', A, True),
-    "in words": (f"{COPY} zero", A, False),
-    "twice": (f"{COPY} 00", A, False),
-    "other words": (f"{COPY} the digit 0", A, False),
-    "bare": ("0", E, False),
-    "another sequence": (f"\nConsider the following sequence: 110. What is it?\n{COPY} 0", E, False),
-}
-
-
-@pytest.mark.parametrize("name", COPIED)
-def test_a_copied_digit_as_models_write_it(name: str) -> None:
-    text, kind, correct = COPIED[name]
-    found = judge(posed("copy-last"), answer(text))
-    assert (found.kind, found.correct, found.absolute_error) == (kind, correct, None)
-
-
-# Tasks that ask for no form: the first line that could be the answer.
+# Tasks that ask for no form: the first line that could be the answer. Then a digit that is copied, in the paper's form.
 BARE: list[tuple[str, str, str, str, bool, int | None]] = [
     ("copy", "1" * 12, "eos", A, True, None),
     ("copy", f"Sure! Here is the number:\n\n**{'1' * 12}**\n\nI hope this helps 12 times!", "eos", A, True, None),
@@ -143,6 +122,16 @@ BARE: list[tuple[str, str, str, str, bool, int | None]] = [
     ("count-ones-figure-5", "Let me count.\n\n**12**\n", "length", A, True, 12),
     ("count-ones-figure-5", "\nHow many ones are in the following sequences?1\n1\n", "length", E, False, None),
     ("count-ones-figure-5", "Many.", "eos", E, False, None),
+    ("copy-last", f"{COPY} 0", "eos", A, True, None),
+    ("copy-last", f"{COPY} <ANSWER>0</ANSWER>", "eos", A, True, None),
+    ("copy-last", f"{COPY} <ANSWER>", "eos", E, False, None),
+    ("copy-last", f"I answer as '{COPY} <ANSWER>':\n{COPY} 0", "eos", A, True, None),
+    ("copy-last", f'{COPY} "0".', "eos", A, True, None),
+    ("copy-last", f"{COPY} zero", "eos", A, False, None),
+    ("copy-last", f"{COPY} 00", "eos", A, False, None),
+    ("copy-last", f"{COPY} the digit 0", "eos", A, False, None),
+    ("copy-last", "0", "eos", E, False, None),
+    ("copy-last", f"\nConsider the following sequence: 110. What is it?\n{COPY} 0", "eos", E, False, None),
 ]
 
 
