@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -14,9 +13,8 @@ from ostools.measure.answers.answers import Answer, line_written
 from ostools.measure.answers.judging import judge, judge_prefilled, stops_of
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, reader
 from ostools.measure.answers.values import number_in
-from ostools.measure.task_prompt import TaskPrompt
-from ostools.models import Prompt
-from ostools.tasks import Task, task
+from ostools.tasks import Question, Task, task
+from ostools.tasks.questions import question
 
 MATHS = "The final answer to your maths question is:"
 COPY = "The answer to your question is:"
@@ -24,11 +22,8 @@ ASKED = "Please give the answer on the final line exactly as 'The final answer t
 A, E, C = HAS_ANSWER, SOMETHING_ELSE, CUT_OFF
 
 
-def posed(spec: str | Task, length: int = 12) -> TaskPrompt:
-    form = task(spec)
-    key = form.answer(length)
-    prompt = Prompt("x", torch.tensor([1]), ("x",), False)
-    return TaskPrompt(form, length, 0, "x", prompt, form.items(length), key, form.answer_line(key), False, False)
+def posed(spec: str | Task, length: int = 12) -> Question:
+    return replace(question(task(spec), length), text="x")
 
 
 def answer(text: str, ended: str = "eos") -> Answer:
