@@ -16,8 +16,7 @@ from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
 from ostools.measure.answers.probability import answer_room
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, STOP
-from ostools.measure.hosted.answer_file import Hosted, asked_elsewhere, unanswered
-from ostools.measure.hosted.evaluate import hosted_rows
+from ostools.measure.hosted.answer_file import Hosted, asked_elsewhere, hosted_rows, unanswered
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.models.describe import metadata_of
 from ostools.results import Provenance, Result
