@@ -2,7 +2,8 @@
 answers."""
 
 from ostools.measure.answers.counting import Counting, counting
-from ostools.measure.answers.evaluate import Evaluation, evaluate
+from ostools.measure.answers.evaluate import evaluate
+from ostools.measure.answers.result import Evaluation
 from ostools.measure.attention.attention import Attention, attention
 from ostools.measure.attention.baselines import AttentionBaselines, attention_baselines
 from ostools.measure.attention.difference import AttentionDifference, attention_difference

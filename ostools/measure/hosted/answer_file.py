@@ -24,9 +24,9 @@ from ostools import tasks
 from ostools.ground.errors import InputError, did_you_mean, short_repr, unknown_name
 from ostools.ground.files import TABLE_LIMIT, read_text
 from ostools.measure.answers.answers import Answer
-from ostools.measure.answers.evaluate import COLUMNS, LEVEL, Evaluation, summarise
 from ostools.measure.answers.judging import answer_columns
 from ostools.measure.answers.reading import UNANSWERED
+from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, summarise
 from ostools.results import Provenance, Result
 from ostools.tasks.questions import Question, checked_questions
 

@@ -15,7 +15,7 @@ import altair as alt
 import pandas as pd
 
 from ostools.measure import Collapse
-from ostools.measure.answers.evaluate import Evaluation
+from ostools.measure.answers.result import Evaluation
 from ostools.reporting.charts.collapse import hidden_ranges, marked_limits, model_limits, strips
 from ostools.reporting.charts.positions import position_layers
 from ostools.reporting.findings.answers import answer_counts, constant_answer

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ostools.measure.answers.evaluate import COLUMNS, Evaluation, summarise
+from ostools.measure.answers.result import COLUMNS, Evaluation, summarise
 from ostools.reporting.findings.answers import evaluation_findings
 from ostools.results import Provenance
 
