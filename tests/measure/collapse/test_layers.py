@@ -10,6 +10,7 @@ import torch
 
 from mitigations import Mitigation, SlidingWindow
 from ostools import tasks
+from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import as_rows, from_rows
 from ostools.models import encode
@@ -110,3 +111,5 @@ def test_layers_come_back_out_of_stored_rows() -> None:
     ours, theirs = (one.sort_values(keys).reset_index(drop=True) for one in references)
     pd.testing.assert_frame_equal(ours[theirs.columns.tolist()], theirs)
     pd.testing.assert_frame_equal(back.verdicts(), found.verdicts())
+    with pytest.raises(InputError, match="found rows without layer, as an earlier version stored them"):
+        from_rows(found.frame.drop(columns="layer"), found.provenance)

@@ -13,7 +13,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers import prefilled
 from ostools.measure.answers.prefilled import PrefilledPairs, prefilled_prompts
 from ostools.measure.passes.last_tokens import separate_rows
-from ostools.measure.probes.captured import captured
+from ostools.measure.probes.scores import captured
 from ostools.models import encode
 from ostools.results import frame_of
 from ostools.tasks import AppendixTask, task

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground.errors import InputError
-from ostools.measure.probes.captured import Place
 from ostools.measure.probes.ridge import PENALTIES, fitted
 from ostools.measure.probes.scores import (
     BETWEEN,
@@ -20,6 +19,7 @@ from ostools.measure.probes.scores import (
     SAME,
     TESTS,
     Labelled,
+    Place,
     rows_of,
     said_by_probes,
     splits,
