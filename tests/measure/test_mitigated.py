@@ -171,9 +171,8 @@ def test_a_broken_promise_ends_the_measurement() -> None:
     def verify(self: Mitigation, record: Mapping[str, Any]) -> None:
         raise MitigationError("Broken: never kept")
 
-    for given in (
-        type("Broken", (kind,), {"verify": verify})(*given) for kind, *given in ((SlidingWindow, 3), (Hint, " a"))
-    ):
+    broken: Any = [type("Broken", (kind,), {"verify": verify}) for kind in (SlidingWindow, Hint)]
+    for given in (broken[0](3), broken[1](" a")):
         for make in (ost.sensitivity, ost.bounds, ost.spectra, ost.attribution, ost.head_scores):
             with pytest.raises(MitigationError, match="never kept"):
                 make(model_of(), TEXT, mitigation=given)

@@ -405,7 +405,8 @@ def test_ranges_of_pieces_are_read_from_those_pieces() -> None:
 
 def test_a_prompt_and_its_item_are_the_repeat_task_of_the_same() -> None:
     model, some = tiny_model("gemma"), {"lengths": [1, 2, 5], "dtypes": ["float32"]}
-    for item, items in (("1", "text"), (None, "ids")):
+    cases: Any = (("1", "text"), (None, "ids"))
+    for item, items in cases:
         found = collapse(model, prompt="The 11", item=item, **some)
         task = collapse(model, tasks.RepeatTask("prompt", "The 11", item, items), **some)
         assert found.frame.equals(task.frame)
