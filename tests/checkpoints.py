@@ -46,6 +46,7 @@ Family = Literal["gemma", "gemma2", "gemma3", "gemma3-multimodal", "llama", "gpt
 TEXT_FAMILIES: tuple[Family, ...] = ("gemma", "gemma2", "gemma3", "llama", "gpt2")
 FAMILIES: tuple[Family, ...] = (*TEXT_FAMILIES, "gemma3-multimodal")
 EVERY_FAMILY: tuple[Family, ...] = (*FAMILIES, *OTHERS)
+EVERY_TEXT_FAMILY: tuple[Family, ...] = (*TEXT_FAMILIES, *OTHERS)
 TWO_FAMILIES: tuple[Family, ...] = ("gemma3", "gpt2")
 """The two that differ most, for what no formula of a family decides: norms before and behind each part, windows, grouped heads
 and rotations; and layer norms, biases, learned positions and one projection that q, k and v are views of."""

@@ -27,8 +27,7 @@ from ostools.explorer.answer import answer
 from ostools.explorer.recipe import Runs, Stopped
 from ostools.explorer.views import ViewRequest
 from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name
-from ostools.measure.hosted.address import is_loopback
+from ostools.ground.names import checked_name, is_loopback
 from ostools.reporting.page import page
 from ostools.results import Result
 

@@ -15,7 +15,7 @@ from hooks.errors import checked_arguments
 from ostools.explorer.recipe import Runs
 from ostools.explorer.views import Subject
 from ostools.ground.errors import InputError
-from ostools.measure.hosted.address import is_loopback
+from ostools.ground.names import is_loopback
 from ostools.models.describe import IN_WORDS
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from ipaddress import ip_address
 from typing import Any, Literal
 
 from ostools.ground.errors import InputError, short_repr, unknown_name
@@ -52,3 +53,11 @@ def checked_list(what: str, values: Any, example: str) -> list[Any]:
     if not value_list:
         raise InputError(f"{what}: expected at least one, found none; for example {example}")
     return value_list
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the name is of this machine, which nobody else can listen to or reach."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -2,7 +2,8 @@
 answers."""
 
 from ostools.measure.answers.counting import Counting, counting
-from ostools.measure.answers.evaluate import Evaluation, evaluate
+from ostools.measure.answers.evaluate import evaluate
+from ostools.measure.answers.result import Evaluation
 from ostools.measure.attention.attention import Attention, attention
 from ostools.measure.attention.baselines import AttentionBaselines, attention_baselines
 from ostools.measure.attention.difference import AttentionDifference, attention_difference
@@ -13,9 +14,8 @@ from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.variation import AttentionVariation, attention_variation
 from ostools.measure.faithfulness.faithfulness import Faithfulness, faithfulness
 from ostools.measure.faithfulness.linear_range import LinearRange, linear_range
-from ostools.measure.hosted.answer_file import Hosted, read_answers
+from ostools.measure.hosted.answer_file import Hosted, hosted_evaluation, read_answers
 from ostools.measure.hosted.endpoint import ask_endpoint
-from ostools.measure.hosted.evaluate import hosted_evaluation
 from ostools.measure.jacobian.attribution import Attribution, attribution
 from ostools.measure.jacobian.hops import Hops, hops
 from ostools.measure.jacobian.sensitivity import Sensitivities, Sensitivity, jacobian, sensitivity

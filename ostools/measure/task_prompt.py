@@ -42,38 +42,22 @@ _NUMBERS = ("1", "2")
 _PLACE = "\ue000"
 
 
-@dataclass(frozen=True)
-class TaskPrompt:
-    """Prompt of one question, with its answer key.
+@dataclass(frozen=True, kw_only=True)
+class TaskPrompt(Question):
+    """A question as a model reads it. `prompt`: its tokens, chat template included where `chat`."""
 
-    `text`: what a user would type. `prompt`: its tokens, chat template included where `chat`. `pieces`: the items with what was
-    inserted between them. `key`: the right answer; `line`: the right final line. `rewritten`: whether a mitigation changed the
-    text. `prefill`: the words of the answer line with which a few-shot prompt ends (`elicit`); None where the
-    model writes the whole line.
-    """
-
-    task: Task
-    length: int
-    seed: int
-    text: str
     prompt: Prompt
-    pieces: tuple[str, ...]
-    key: str
-    line: str
-    rewritten: bool
     chat: bool
-    prefill: str | None = None
 
     @property
     def thinks(self) -> bool:
         """Whether the model is to think before it answers, so that no answer can stand right after the prompt."""
-        chat, text = self.prompt.chat, self.prompt.text or ""
-        return chat is not None and (chat.thinking in (ON, LOW) or text.rstrip().endswith(THINKING_MARK))
+        chat = self.prompt.chat
+        return chat is not None and (chat.thinking in (ON, LOW) or self.asked_text.rstrip().endswith(THINKING_MARK))
 
     @property
-    def to_write(self) -> str:
-        """The right line as far as the model is to write it."""
-        return self.line if self.prefill is None else self.line.removeprefix(self.prefill)
+    def asked_text(self) -> str:
+        return self.prompt.text or ""
 
     @property
     def tokens(self) -> int:
@@ -104,8 +88,7 @@ def render_prompt(
     task_question = question(task, length, seed=seed, mitigation=mitigation)
     in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
     prompt = encode(model, task_question.text, chat=in_chat, system=system, thinking=thinking)
-    shared = {name: getattr(task_question, name) for name in ("text", "pieces", "key", "line", "rewritten")}
-    task_prompt = TaskPrompt(task, length, seed, prompt=prompt, chat=in_chat, **shared)
+    task_prompt = TaskPrompt(**vars(task_question), prompt=prompt, chat=in_chat)
     items = task.items(length, seed)
     if task_question.pieces != items:
         _require_separate(model, task_prompt, items)
@@ -153,7 +136,7 @@ def item_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> list[in
 
 def _copies(task_prompt: TaskPrompt) -> list[int]:
     """Offsets at which the sequence begins in the encoded text, after the task's own words."""
-    prompt_text = task_prompt.prompt.text or ""
+    prompt_text = task_prompt.asked_text
     before, sequence, after = task_prompt.task.parts(task_prompt.pieces)
     # A chat template may strip a message's ends; the words next to the sequence stay.
     anchored = before.lstrip() + sequence + (after[:8].rstrip() if after.strip() else "")
@@ -171,7 +154,7 @@ def _copies(task_prompt: TaskPrompt) -> list[int]:
 
 def _pieces(task_prompt: TaskPrompt, items: Sequence[str], start: int) -> Iterator[tuple[int | None, Span]]:
     """Every piece of one copy of the sequence: which item it is (None: inserted), and where it stands in the encoded text."""
-    prompt_text, at, index = task_prompt.prompt.text or "", start, 0
+    prompt_text, at, index = task_prompt.asked_text, start, 0
     for rank, piece in enumerate(task_prompt.pieces):
         low = prompt_text.index(piece, at)
         at = low + len(piece)
@@ -246,8 +229,7 @@ def elicit(
     )
     if elicitation != FEW_SHOT:
         return task_prompt
-    task_question = question(form, length, seed=seed, mitigation=mitigation)
-    before, prefill = few_shot_text(task_question, mitigation)
+    before, prefill = few_shot_text(task_prompt, mitigation)
     # A blank before the answer belongs to the prompt where it is a token of its own: the next one is then the answer's first.
     answer_prefix = prefill if _own_token(tokenizer_of(model), before + prefill) else prefill.rstrip(" ")
     try:

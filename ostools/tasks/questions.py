@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import mitigations
@@ -28,6 +28,7 @@ class Question:
 
     text: the whole prompt, as a mitigation rewrote it. pieces: the items with what was inserted between them. key: the right
     answer; line: the right final line. rewritten: whether a mitigation changed the text. mitigation: its name, "none" for none.
+    prefill: the words of the answer line with which a few-shot prompt ends; None where the model writes the whole line.
     """
 
     task: Task
@@ -39,6 +40,7 @@ class Question:
     key: str
     line: str
     rewritten: bool
+    prefill: str | None = field(default=None, kw_only=True)
 
     @property
     def id(self) -> str:
@@ -50,8 +52,18 @@ class Question:
         return f"{label(self.task)} n={self.length} seed={self.seed} mitigation={self.mitigation} #{digest}"
 
     @property
-    def tokens(self) -> None:
-        """None: without a tokenizer the number of tokens is not known."""
+    def to_write(self) -> str:
+        """The right line as far as the model is to write it."""
+        return self.line if self.prefill is None else self.line.removeprefix(self.prefill)
+
+    @property
+    def asked_text(self) -> str:
+        """The whole text that the model reads."""
+        return self.text
+
+    @property
+    def tokens(self) -> int | None:
+        """Number of tokens of the prompt; None without a tokenizer."""
         return None
 
 

@@ -41,12 +41,19 @@ def double(family: Family) -> TransformerBridge:
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-@pytest.mark.parametrize(("family", "what"), [("gemma2", "heads"), ("llama", "edges"), ("gpt2", "layers")])
-def test_slopes_are_finite_differences_of_the_gates(family: Family, what: str, measure: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "what", "mean"),
+    [("gemma2", "heads", None), ("gemma", "heads", 0.3), ("llama", "edges", None), ("gpt2", "layers", None)],
+)
+def test_slopes_are_finite_differences_of_the_gates(
+    family: Family, what: str, mean: float | None, measure: str
+) -> None:
+    """mean: what stands in the place of zero."""
     model, judged, targets, step = double(family), MEASURES[measure], TARGETS[what], 1e-5
+    means = None if mean is None else {target: torch.full((4,), mean, dtype=torch.float64) for target in targets}
 
     def gated(gates: Tensor) -> Any:
-        return hooks.gated(model, targets, gates)
+        return hooks.gated(model, targets, gates, means=means)
 
     with hooks.exact_arithmetic(model):
         gates = torch.ones(len(targets), dtype=torch.float64, requires_grad=True)
@@ -59,27 +66,10 @@ def test_slopes_are_finite_differences_of_the_gates(family: Family, what: str, m
                 below = judged.values(model)
             for quantity, slope in slopes.items():
                 difference = (above[quantity] - below[quantity]) / (2 * step)
-                assert float(slope[index]) == pytest.approx(difference, rel=1e-6, abs=1e-8), quantity
+                assert float(slope[index]) == pytest.approx(difference, rel=1e-6 if mean is None else 2e-6, abs=1e-8), (
+                    quantity
+                )
     assert (torch.stack(list(slopes.values())) != 0).all()
-
-
-def test_a_mean_in_the_place_of_zero_has_its_own_slope() -> None:
-    model, step, targets = double("gemma"), 1e-5, [Head(0, 1), Head(1, 2)]
-    means = {target: torch.full((4,), 0.3, dtype=torch.float64) for target in targets}
-    for judged in MEASURES.values():
-        gates = torch.ones(2, dtype=torch.float64, requires_grad=True)
-        with hooks.exact_arithmetic(model):
-            slopes = judged.slopes(model, lambda g: hooks.gated(model, targets, g, means=means), gates)
-            bare = judged.slopes(model, lambda g: hooks.gated(model, targets, g), gates)
-            with hooks.gated(model, targets, torch.tensor([1 + step, 1.0], dtype=torch.float64), means=means):
-                above = judged.values(model)
-            with hooks.gated(model, targets, torch.tensor([1 - step, 1.0], dtype=torch.float64), means=means):
-                below = judged.values(model)
-        for quantity, slope in slopes.items():
-            assert float(slope[0]) == pytest.approx(
-                (above[quantity] - below[quantity]) / (2 * step), rel=2e-6, abs=1e-8
-            )
-            assert float(slope[0]) != pytest.approx(float(bare[quantity][0]), rel=1e-3)
 
 
 def test_the_jacobian_is_the_measured_one() -> None:

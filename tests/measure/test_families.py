@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
@@ -16,8 +15,6 @@ from ostools.ground.errors import InputError
 from ostools.measure import jacobian
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.passes.contexts import true_arithmetic
-from ostools.measure.passes.last_tokens import Batching, batching_of, last_rows
-from ostools.measure.passes.trees import prefix_tree
 from ostools.models import Prompt, view_in
 from ostools.models.precision import rounding
 from ostools.tasks import RepeatedIds
@@ -139,44 +136,6 @@ def test_experts_go_through_autograd_with_the_router_live(family: str) -> None:
         assert rows["frobenius_norm"].to_numpy() == pytest.approx(expected, rel=1e-9)
     with pytest.raises(InputError, match="expected one MLP a block, found experts, of which a router chooses"):
         ost.bounds(model, prompt, variants="local")
-
-
-@pytest.mark.slow
-@every_family
-def test_one_pass_over_prefixes_is_the_loop(family: str) -> None:
-    """Chains in one pass; branches, and branches of branches, in a packed one, where a key's number is not its position."""
-    model = tiny_model(family, seed=4, dtype=torch.float64)
-    base = [2, *torch.randint(10, 200, (12,), generator=torch.Generator().manual_seed(0)).tolist()]
-    branches = [[*base[:length], 50, last] for length in (5, 8, 12) for last in (51, 52)]
-    for prompts, name in (
-        ([base[:length] for length in (5, 8, 13)], "one pass"),
-        ([*branches, [*base[:2], *range(60, 70)], base], "packed pass"),
-    ):
-        tree = prefix_tree(prompts)
-        way = batching_of(model, [tree])
-        assert way.name == ("loop" if name == "packed pass" and family == "neo" else name)
-        found, expected = (last_rows(model, prompts, tree, how, (0, 1)) for how in (way, Batching("loop", "")))
-        torch.testing.assert_close(found.y, expected.y, rtol=1e-10, atol=1e-11)
-        torch.testing.assert_close(found.z, expected.z, rtol=1e-10, atol=1e-11)
-        for layer, rows in found.residuals.items():
-            torch.testing.assert_close(rows, expected.residuals[layer], rtol=1e-10, atol=1e-11)
-
-
-@pytest.mark.slow
-@every_family
-def test_collapse_and_evaluation_run(family: str) -> None:
-    """And what many prompts answer together is what each answers alone."""
-    model = tiny_model(family, seed=1, context=1024)
-    if family in WIDE_ONLY:
-        with pytest.raises(InputError, match=r"expected float32 or float64 for .*, found bfloat16: .*ask for dtypes"):
-            collapse(model, "figure-5a", lengths=[1, 2, 5], dtypes=["bfloat16"])
-    else:
-        found = collapse(model, "figure-5a", lengths=[1, 2, 5], dtypes=["float32", "bfloat16"])
-        assert np.isfinite(found.frame["mean"]).all()
-    together = ost.evaluate(model, "count-ones", lengths=[3, 4, 7], max_new_tokens=6)
-    alone = [ost.evaluate(model, "count-ones", lengths=[length], max_new_tokens=6) for length in (3, 4, 7)]
-    texts = [text for one in alone for text in one.frame["answer"]]
-    assert together.frame["answer"].tolist() == texts
 
 
 @pytest.mark.slow

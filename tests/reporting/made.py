@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.measure import Bounds, Collapse, Comparison, Evaluation, Sensitivity, compare
-from ostools.measure.answers.evaluate import COLUMNS, summarise
+from ostools.measure.answers.result import COLUMNS, summarise
 from ostools.measure.bounds.variants import variant_named
 from ostools.results import Provenance
 

@@ -27,8 +27,7 @@ from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
 from ostools.measure.answers.probability import answer_room
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE, STOP
-from ostools.measure.hosted.answer_file import Hosted, asked_elsewhere, unanswered
-from ostools.measure.hosted.evaluate import hosted_rows
+from ostools.measure.hosted.answer_file import Hosted, asked_elsewhere, hosted_rows, unanswered
 from ostools.measure.measurement import measurement
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.measure.unloaded import Unloaded

@@ -62,7 +62,7 @@ class Figure3(
 ):
     """`frame`: one row a task, mode (none | cot-zero-shot | cot-few-shot), length and seed (0 alone where nothing is drawn).
 
-    Its columns are those of `ostools.measure.answers.evaluate.Evaluation` but mitigation, status, sample and log_probability;
+    Its columns are those of `ostools.measure.answers.result.Evaluation` but mitigation, status, sample and log_probability;
     absolute_error is NA where the answer held no number.
     """
 

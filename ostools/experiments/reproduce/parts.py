@@ -31,8 +31,7 @@ from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.variation import variation_memory
-from ostools.measure.hosted.answer_file import Hosted
-from ostools.measure.hosted.evaluate import hosted_evaluation
+from ostools.measure.hosted.answer_file import Hosted, hosted_evaluation
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.task_prompt import item_positions, render_prompt
 from ostools.measure.unloaded import Unloaded

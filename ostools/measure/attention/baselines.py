@@ -115,10 +115,10 @@ def alti_contributions(block: Block, moved: Float[Tensor, "head key d_model"]) -
     rows = []
     for part in chunks(pos, 3 * moved[0].nbytes):
         parts = torch.einsum("hqk,hkd->qkd", pattern[:, part], moved) / scale[part, None, None]
-        own = torch.arange(pos, device=scale.device)[part]
-        parts[torch.arange(len(own), device=scale.device), own] += block.residual[part]
+        queries = torch.arange(pos, device=scale.device)[part]
+        parts[torch.arange(len(queries), device=scale.device), queries] += block.residual[part]
         z = parts.sum(1) + block.weights.out_bias / scale[part, None]
-        rest = (z[:, None] - parts).abs().sum(-1)
-        rows.append((z.abs().sum(-1, keepdim=True) - rest).clamp_min(0.0))
+        without_part = (z[:, None] - parts).abs().sum(-1)
+        rows.append((z.abs().sum(-1, keepdim=True) - without_part).clamp_min(0.0))
     contributions = torch.cat(rows)
     return contributions / contributions.sum(-1, keepdim=True)

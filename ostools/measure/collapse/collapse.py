@@ -122,7 +122,7 @@ def collapse(
     acting, tasks_given = optional(mitigation), repeating(task, prompt, item)
     is_one = isinstance(tasks_given, str) or not isinstance(tasks_given, Sequence)
     task_list: list[Any] = [tasks_given] if is_one else list(tasks_given)
-    pairs = [as_pairs(model, each, acting, chat) for each in task_list]
+    pairs = [as_pairs(model, task_or_prompt, acting, chat) for task_or_prompt in task_list]
     runs = _checked_runs(model, pairs, lengths, dtypes, seeds, layers=layers, bos=bos, mitigation=acting)
     described = Provenance.collect(model, measurement="collapse", bos=bos, chat=chat)
     results = []

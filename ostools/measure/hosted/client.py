@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import openai
 
 from ostools.ground.errors import InputError, in_words
-from ostools.measure.hosted.address import is_loopback
+from ostools.ground.names import is_loopback
 
 LARGEST = 8 * 2**20
 """The most bytes that an answer may have. Two million tokens of text are about as many."""

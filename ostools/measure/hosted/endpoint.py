@@ -14,18 +14,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
 
 from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
+from ostools.ground.names import is_loopback
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
-from ostools.measure.hosted.address import KEY, key_of
 from ostools.measure.hosted.answer_file import SETTINGS, Hosted, check_values, read_answers, rows_of, text_of
 from ostools.results import write_atomically
 from ostools.tasks.questions import Question, checked_questions
 
+KEY = "OPENAI_API_KEY"
+"""The environment variable that holds the key."""
 _NO_KEY = "none"  # what a server that wants none is sent: the client insists on one
 _FIRST = '{"model": '  # how every row begins that is written here
 _QUOTED_LENGTH = 300  # characters of what a server says
@@ -75,6 +78,36 @@ def ask_endpoint(
                     _append(file, how | {"id": question.id} | server.answer(question))
                     tell(progress, count_done, len(asked_questions))
         return read_answers(file, asked_questions)
+
+
+def key_of(endpoint: str) -> str | None:
+    """The key in `KEY` that may be sent to the endpoint; None where there is none.
+
+    Raises `InputError` for text that is not a URL, a URL with a password, a key that no header can hold, and a key that would
+    go over an open network.
+    """
+    key = os.environ.get(KEY) or None
+    if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+        raise InputError(f"{KEY}: expected a key of letters, digits and signs, found blanks or other characters in it")
+    try:
+        parts = urlsplit(endpoint)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        parts, host = urlsplit(""), None
+    is_plain = endpoint.isascii() and endpoint.isprintable() and " " not in endpoint
+    if not is_plain or parts.scheme not in ("http", "https") or not host:
+        raise InputError("--endpoint: expected a URL such as http://localhost:8000/v1, found something else")
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        # Not shown: what stands there may be a secret.
+        raise InputError(
+            f"--endpoint: expected a URL without a password, query or fragment; the key is read from {KEY}"
+        )
+    if key is not None and parts.scheme == "http" and not is_loopback(host):
+        raise InputError(
+            f"--endpoint {endpoint}: the key in {KEY} would go over the network for all to read: use https, or unset {KEY} "
+            "for a server that wants none"
+        )
+    return key
 
 
 class _Server:

@@ -30,7 +30,6 @@ from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus
 from ostools.measure.passes.batches import batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
-from ostools.measure.probes.captured import LOGITS
 from ostools.measure.probes.probe import COLUMNS as PROBED
 from ostools.measure.probes.probe import (
     FLOAT32,
@@ -41,7 +40,7 @@ from ostools.measure.probes.probe import (
     probes_bytes,
     seeds_asked,
 )
-from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, LENGTH, SAME
+from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, LENGTH, LOGITS, SAME
 from ostools.measure.swept import Cell, Rows, Swept
 from ostools.measure.unloaded import Unloaded
 from ostools.models.tokenizer_calls import decoded

@@ -30,9 +30,9 @@ from ostools.measure.passes.contexts import run_from, true_arithmetic
 from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.output import logit_scale
 from ostools.measure.passes.precisions import Precision, checked_precisions
-from ostools.measure.probes.captured import FINAL, RESIDUAL, Captured, Place
 from ostools.measure.probes.probe import FLOAT32, SWEPT_SEQUENCES, ProbeTask
 from ostools.measure.probes.ridge import Probe, fitted
+from ostools.measure.probes.scores import FINAL, RESIDUAL, Captured, Place
 from ostools.measure.swept import Cell, Swept, the_one
 from ostools.models.tokenizer_calls import decoded
 from ostools.results import Frame, Provenance, Result

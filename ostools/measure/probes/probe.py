@@ -26,8 +26,16 @@ from ostools.measure.answers.prefilled import PrefilledPrompt, prefilled_prompts
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import LongestPrompt, batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
-from ostools.measure.probes.captured import Captured, captured
-from ostools.measure.probes.scores import FEWEST_GROUPS, LENGTH, Labelled, rows_of, said_by_probes, steps_of
+from ostools.measure.probes.scores import (
+    FEWEST_GROUPS,
+    LENGTH,
+    Captured,
+    Labelled,
+    captured,
+    rows_of,
+    said_by_probes,
+    steps_of,
+)
 from ostools.measure.prompts import checked_layers
 from ostools.measure.swept import SEQUENCES, Cell, Swept, the_one
 from ostools.measure.unloaded import Unloaded

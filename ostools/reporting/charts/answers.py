@@ -10,8 +10,8 @@ import pandas as pd
 
 from ostools.ground.words import short_name
 from ostools.measure.answers.counting import Counting
-from ostools.measure.answers.evaluate import Evaluation
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
+from ostools.measure.answers.result import Evaluation
 from ostools.measure.answers.values import digits_in
 from ostools.reporting.findings.answers import constant_answer, constant_words, evaluation_notes
 from ostools.reporting.findings.collapse import task_of

@@ -13,8 +13,8 @@ from ostools.experiments.study.verdicts import (
     at_limit,
 )
 from ostools.measure.answers.counting import Counting
-from ostools.measure.answers.evaluate import NOT_SAMPLED, PROMPTS, Evaluation
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
+from ostools.measure.answers.result import NOT_SAMPLED, PROMPTS, Evaluation
 from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered
 from ostools.reporting.style import theme
 from ostools.results import Frame, Row, frame_of

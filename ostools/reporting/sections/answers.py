@@ -14,7 +14,8 @@ from ostools.experiments.study.verdicts import in_words as effect_words
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.measure import evaluate, failure_stage
-from ostools.measure.answers.evaluate import Evaluation, evaluate_memory
+from ostools.measure.answers.evaluate import evaluate_memory
+from ostools.measure.answers.result import Evaluation
 from ostools.measure.probes.failure_stage import failure_stage_memory
 from ostools.measure.unloaded import Unloaded
 from ostools.reporting.findings.answers import (

@@ -17,7 +17,7 @@ from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure import Collapse, Comparison, FailureStage, Profile, Sensitivity
-from ostools.measure.answers.evaluate import Evaluation
+from ostools.measure.answers.result import Evaluation
 from ostools.measure.attention.attention import Attention
 from ostools.models import Prompt
 from ostools.models.shape import Shape

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -13,28 +12,19 @@ from scipy.stats import chisquare
 
 import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.answers.answers import NextToken, answers
+from ostools.measure.answers.answers import Answer, NextToken, answers
 from ostools.models import encode
 from ostools.tasks import AppendixTask
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model
+from tests.measure.steps import step_logits, without_ends
 
 TEXTS = ("How many ones? 1111", "How many ones? 1101", "the in he a the")
 
 
-def whole_text(model, ids: list[int], steps: int) -> list[int]:
-    """The oracle without a cache, prompt by prompt: every token from a pass over everything before it."""
-    written: list[int] = []
-    for _ in range(steps):
-        with torch.no_grad():
-            logits = model(torch.tensor([[*ids, *written]]), use_cache=False)
-        written.append(int(logits[0, -1].argmax()))
-    return written
-
-
-def without_ends(model) -> None:
-    """Answers of full length, so that two routes have much to agree on."""
-    model.original_model.generation_config.eos_token_id = None
-    model.tokenizer.eos_token = None
+def is_greedy(model, text: str, answer: Answer) -> bool:
+    """Whether every token of an answer is the most likely one behind the whole text before it."""
+    logits = step_logits(model, encode(model, text).ids.tolist(), answer.ids[:-1])
+    return tuple(logits.argmax(-1).tolist()) == answer.ids
 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
@@ -52,75 +42,59 @@ def test_equals_hugging_faces_own_greedy_decoding(family: Family) -> None:
     assert len({answer.ids for answer in found}) > 1
 
 
-@pytest.mark.parametrize("family", TWO_FAMILIES)
-def test_edits_act_as_on_the_whole_text(family: Family) -> None:
+def uniform(pattern: torch.Tensor, layer: int) -> torch.Tensor:  # of one query it would see the first key alone
+    causal = torch.ones_like(pattern).tril()
+    return causal / causal.sum(-1, keepdim=True)
+
+
+def masked_and_ablated(model) -> ExitStack:
+    stack = ExitStack()
+    stack.enter_context(hooks.mask_scores(model, lambda query, key: (query - key < 3) | (key == 0)))
+    stack.enter_context(hooks.ablate_heads(model, [(0, 1)]))
+    return stack
+
+
+@pytest.mark.parametrize(
+    ("family", "edit"),
+    [
+        *((family, masked_and_ablated) for family in TWO_FAMILIES),
+        ("llama", lambda model: hooks.replace_pattern(model, uniform)),
+    ],
+)
+def test_edits_act_as_on_the_whole_text(family: Family, edit: Any) -> None:
     model = tiny_model(family, seed=7, scale=1.5, fresh=True)
     without_ends(model)
     plain = answers(model, TEXTS, max_new_tokens=8)
-    with (
-        hooks.mask_scores(model, lambda query, key: (query - key < 3) | (key == 0)),
-        hooks.ablate_heads(model, [(0, 1)]),
-    ):
+    with edit(model):
         edited = answers(model, TEXTS, max_new_tokens=8)
-        for text, answer in zip(TEXTS, edited, strict=True):
-            assert answer.ids == tuple(whole_text(model, encode(model, text).ids.tolist(), 8))
+        assert all(is_greedy(model, text, answer) for text, answer in zip(TEXTS, edited, strict=True))
     assert edited != plain
-
-
-def test_a_pattern_that_is_replaced_is_that_of_the_whole_text() -> None:
-    model = tiny_model("llama", seed=7, scale=1.5, fresh=True)
-    without_ends(model)
-    plain = answers(model, TEXTS, max_new_tokens=6)
-
-    def uniform(pattern: torch.Tensor, layer: int) -> torch.Tensor:  # of one query it would see the first key alone
-        causal = torch.ones_like(pattern).tril()
-        return causal / causal.sum(-1, keepdim=True)
-
-    with hooks.replace_pattern(model, uniform):
-        edited = answers(model, TEXTS, max_new_tokens=6)
-        for text, answer in zip(TEXTS, edited, strict=True):
-            assert answer.ids == tuple(whole_text(model, encode(model, text).ids.tolist(), 6))
-    assert edited != plain
-
-
-@contextmanager
-def reads(model) -> Iterator[list[int]]:
-    """How many tokens each forward pass reads; a watcher in the embedding, outside of what counts as an edit."""
-    seen: list[int] = []
-    forward = model.original_model.forward
-
-    def watched(*arguments, **options):
-        ids: Any = arguments[0] if arguments else options["input_ids"]
-        seen.append(ids.shape[1])
-        return forward(*arguments, **options)
-
-    model.original_model.forward = watched
-    yield seen
-    model.original_model.forward = forward
 
 
 def test_a_hook_that_nobody_knows_reads_the_whole_text_at_every_step() -> None:
     model = tiny_model("gemma", seed=1, fresh=True)
     without_ends(model)
-    length = len(encode(model, TEXTS[0]).ids)
-    with reads(model) as seen:
-        answers(model, TEXTS[:1], max_new_tokens=4)
+    length, seen = len(encode(model, TEXTS[0]).ids), []  # how many tokens each pass reads
+    forward = model.original_model.forward
+
+    def watched(*arguments, **options):
+        seen.append((arguments[0] if arguments else options["input_ids"]).shape[1])
+        return forward(*arguments, **options)
+
+    model.original_model.forward = watched
+    answers(model, TEXTS[:1], max_new_tokens=4)
     assert seen == [length, 1, 1, 1]
+    seen.clear()
 
     def last_position(tensor, hook):  # at every step another one: through a cache, older ones would stay changed
         out = tensor.clone()
         out[:, -1] += 0.5
         return out
 
-    point = model.blocks[0].hook_resid_pre
-    point.add_hook(last_position)
-    try:
-        with reads(model) as seen:
-            found = answers(model, TEXTS[:1], max_new_tokens=4)
-        assert found[0].ids == tuple(whole_text(model, encode(model, TEXTS[0]).ids.tolist(), 4))
-    finally:
-        model.reset_hooks()
+    model.blocks[0].hook_resid_pre.add_hook(last_position)
+    found = answers(model, TEXTS[:1], max_new_tokens=4)
     assert seen == [length, length + 1, length + 2, length + 3]
+    assert is_greedy(model, TEXTS[0], found[0])
 
 
 def test_answers_end_at_their_own_stop_and_keep_all_that_was_written(embedded) -> None:
@@ -185,9 +159,7 @@ def test_never_a_token_without_probability(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("temperature", "seeds", "words"),
     [
-        (-1.0, (0, 1), "temperature of 0 .greedy. or more, found -1.0"),
-        (math.nan, (0, 1), "found nan"),
-        (math.inf, (0, 1), "found inf"),
+        *((wrong, (0, 1), f"temperature of 0 .greedy. or more, found {wrong}") for wrong in (-1.0, math.nan, math.inf)),
         (1.0, None, "one seed for each of the 2 prompts at temperature 1.0, found none"),
         (1.0, (0,), "found 1"),
     ],

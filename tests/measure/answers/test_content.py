@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from ostools.measure.answers.answers import line_written
-from ostools.measure.answers.content import asserted
-from ostools.measure.answers.judging import judge, stops_of
+from ostools.measure.answers.judging import asserted, judge, stops_of
 from ostools.measure.answers.reading import CUT_OFF, LONGEST, reader
 from ostools.measure.hosted.answer_file import without_stop_tokens
 from ostools.tasks import task
-from tests.measure.answers.test_judging import answer, posed
+from tests.measure.answers.test_reading import answer, posed
 from tests.sets import quick
 
 TEXTS = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -15,13 +16,10 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers.counting import COLUMNS, Counting, counting, summarise
 from ostools.measure.answers.prefilled import PrefilledPairs
 from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.verdicts import Curve as MadeCurve
-from ostools.measure.collapse.verdicts import CurveVerdict, Limits, judge
-from ostools.models import encode
 from ostools.models.tokens import token_text
-from ostools.results import Provenance
 from ostools.tasks import AppendixTask
 from tests.checkpoints import D_VOCAB, tiny_model
+from tests.reporting.made import made_collapse
 
 
 @pytest.fixture(scope="module")
@@ -58,42 +56,18 @@ def test_the_embedded_model_counts(counted: Counting) -> None:
     assert logits["same_top_token"].tolist() == frame["same_first_token"].tolist()
 
 
-def test_first_tokens_are_hugging_faces_own(embedded, counted: Counting) -> None:
-    own: Any = embedded.original_model
-    frame: Any = counted.frame
-    for _, row in frame[frame["dtype"] == "float32"].iterrows():
-        line = AppendixTask("count-ones").prompt(row["length"]) + "\nThe final answer to your maths question is: "
-        ids = encode(embedded, line).ids[None]
-        assert ids.shape[1] == row["tokens"]
-        with torch.no_grad():
-            logits = own(ids).logits[0, -1]
-        assert embedded.tokenizer.decode([int(logits.argmax())]) == row["first_token"]
-
-
 def test_a_mitigation_is_in_the_answers_and_in_the_curve(embedded, counted: Counting) -> None:
     window = mitigations.mitigation("sliding-window:window=6")
     found: Any = ost.counting(embedded, "count-ones", lengths=(9, 19), dtypes=("float32",), mitigation=window)
     assert found.provenance.parameters["mitigation"] == "sliding-window:window=6"
     pairs = PrefilledPairs(embedded, AppendixTask("count-ones"), chat=False)
-    curve: Any = ost.collapse(embedded, pairs, lengths=(9, 19), dtypes=("float32",), mitigation=window)
-    pd.testing.assert_frame_equal(found.curve.frame, curve.frame)
+    direct = ost.collapse(embedded, pairs, lengths=(9, 19), dtypes=("float32",), mitigation=window)
+    pd.testing.assert_frame_equal(found.curve.frame, direct.frame)
     opened = pairs.prompts([9, 19], 0)
     with torch.no_grad(), window.hooks(embedded):
         first = [int(embedded(torch.tensor([opened[n].ids]))[0, -1].argmax()) for n in (9, 19)]
     assert found.frame["first_token"].tolist() == [token_text(embedded.tokenizer, one) for one in first]
     assert found.frame["first_token"].tolist() != counted.frame.set_index("length")["first_token"][[9, 19]].tolist()
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ("separator:every=3", "counting: expected a mitigation of the forward pass, found separator, which rewrites"),
-        ("sliding-window:window=400", "counting: expected a mitigation that changes this prompt"),
-    ],
-)
-def test_a_mitigation_that_cannot_act_is_refused(embedded, given: str, words: str) -> None:
-    with pytest.raises((InputError, mitigations.MitigationError), match=words):
-        ost.counting(embedded, "count-ones", lengths=(9,), dtypes=("float32",), mitigation=given)
 
 
 def test_a_prediction_is_the_hidden_range_and_is_held_against_the_answers(collapsed) -> None:
@@ -117,13 +91,10 @@ def test_a_prediction_is_the_hidden_range_and_is_held_against_the_answers(collap
 
 
 def test_the_reference_has_no_noise_to_predict_from() -> None:
-    found = summarise(made(RIGHT).assign(dtype="float64"), Curve(y=25)).iloc[0]
+    found = summarise(made(RIGHT).assign(dtype="float64"), curve(25)).iloc[0]
     assert pd.isna(found["impossible_from"])
     assert "float64 is the reference" in str(found["impossible_status"])
     assert found["verdict"] == "not tested"
-
-
-OPTIONS: dict[str, Any] = {"lengths": [1]}
 
 
 @pytest.mark.parametrize(
@@ -137,78 +108,70 @@ OPTIONS: dict[str, Any] = {"lengths": [1]}
         ),
         ({"dtypes": ["float8"]}, "unknown dtype 'float8'"),
         ({"seed": True}, "seed: expected a whole number, found True"),
+        (
+            {"mitigation": "separator:every=3"},
+            "counting: expected a mitigation of the forward pass, found separator, which rewrites",
+        ),
+        (
+            {"mitigation": "sliding-window:window=400"},
+            "counting: expected a mitigation that changes this prompt",
+        ),
     ],
 )
 def test_refuses(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        counting(tiny_model("gemma"), **(OPTIONS | options))
+        counting(tiny_model("gemma"), **{"lengths": [1], **options})
 
 
-class Curve(Collapse):
-    """A curve of which only the lengths are known at which the pair is hidden at y: from y on to `last`."""
-
-    def __init__(self, y: int | None, last: int = 40, n_max: int = 40) -> None:
-        object.__setattr__(self, "spans", (y, last, n_max))
-        super().__init__(pd.DataFrame(), Provenance.without_model(), pd.DataFrame())
-
-    def verdicts_over_seeds(
-        self, per: str = "vector", norm: str = "l2"
-    ) -> dict[tuple[str, str, str, int], CurveVerdict]:
-        y, last, n_max = self.spans  # pyright: ignore[reportAttributeAccessIssue]
-        tried = list(range(1, n_max + 1))
-        hidden = [y is not None and y <= n <= last for n in tried]
-        curve = MadeCurve(("t", "task", 0, "made", "y", 2), tried, tried, hidden)
-        return {("task", "made", "y", 2): judge(curve, Limits())}
+def curve(y: int | None, last: int = 40) -> Collapse:
+    """A curve that is hidden at y from that length on to `last`."""
+    return made_collapse(
+        lambda n: 0.1 if y is not None and y <= n <= last else 1.0, lengths=range(1, 41), noise={"made": 0.5}
+    )
 
 
 def made(said: list[str]) -> pd.DataFrame:
     """A run over counts 1, 2, ...: `said` are the answers, digit by digit; the last is only the neighbour of the one before."""
-    rows = []
-    for n, (here, following) in enumerate(pairwise(said), start=1):
-        rows.append(
-            {
-                "dtype": "made",
-                "length": n,
-                "kind": "answered" if here != "x" else "something else",
-                "number": int(here.rstrip(".")) if here != "x" else None,
-                "absolute_error": abs(int(here.rstrip(".")) - n) if here != "x" else None,
-                "correct": here.rstrip(".") == str(n),
-                "first_token_right": here[0] == str(n)[0],
-                "next_right": following[0] == str(n + 1)[0],
-                "same_first_token": here[0] == following[0],
-                "right_ones_differ": str(n)[0] != str(n + 1)[0],
-            }
-        )
-    return pd.DataFrame(rows).astype({"number": "Int64", "absolute_error": "Int64"})
-
-
-def verdict(said: list[str], curve: Collapse) -> Any:
-    return summarise(made(said), curve).iloc[0]
+    rows: Any = pd.DataFrame([*pairwise(said)], columns=["here", "next"])
+    n = rows.index + 1
+    number = rows["here"].replace("x", None).astype("Int64")
+    right, right_next = n.astype(str), (n + 1).astype(str)
+    return pd.DataFrame(
+        {
+            **{"dtype": "made", "length": n, "number": number, "absolute_error": (number - n).abs()},
+            **{"kind": np.where(number.isna(), "something else", "answered"), "correct": rows["here"] == right},
+            "first_token_right": rows["here"].str[0] == right.str[0],
+            "next_right": rows["next"].str[0] == right_next.str[0],
+            "same_first_token": rows["here"].str[0] == rows["next"].str[0],
+            "right_ones_differ": right.str[0] != right_next.str[0],
+        }
+    )
 
 
 RIGHT = [str(n) for n in range(1, 42)]
+STUCK = RIGHT[:24] + ["24"] * 17
+ONE = [*STUCK[:38], "39", "40", "24"]
+BELOW = [*RIGHT[:24], *["24"] * 10, "7", *["24"] * 6]
 
 
-def test_right_twice_beyond_the_impossible_count_is_a_contradiction() -> None:
-    found = verdict(RIGHT, Curve(y=25))
-    # 29 and 30, 39 and 40: two pairs beyond that ask for different digits, both answered right.
-    assert (found["tested_pairs"], found["right_twice"], found["differ_hidden"]) == (2, 2, 2)
-    assert found["verdict"] == "contradicted"
-    stuck = RIGHT[:24] + ["24"] * 17
-    found = verdict(stuck, Curve(y=25))
-    assert (found["tested_pairs"], found["right_once"], found["right_twice"], found["differ_hidden"]) == (2, 1, 0, 0)
-    assert found["verdict"] == "consistent"
-    one = [*stuck[:38], "39", "40", "24"]
-    assert verdict(one, Curve(y=25))["verdict"] == "contradicted"
-    # Apart again from 35 on, where 39 and 40 lie: nothing is predicted of them.
-    again = verdict(one, Curve(y=25, last=34))
-    assert (again["pairs_hidden"], again["tested_pairs"], again["verdict"]) == (10, 1, "consistent")
-
-
-def test_different_first_tokens_below_the_noise_are_no_consistency() -> None:
-    found = verdict([*RIGHT[:24], *["24"] * 10, "7", *["24"] * 6], Curve(y=25))
-    assert (found["right_once"], found["right_twice"], found["differ_hidden"]) == (1, 0, 2)
-    assert found["verdict"] == "differs below the noise"
+@pytest.mark.parametrize(
+    ("said", "last", "counts", "verdict"),
+    [
+        # 29 and 30, 39 and 40: two pairs beyond 25 that ask for different digits.
+        (RIGHT, 40, (16, 2, 0, 2, 2), "contradicted"),
+        (STUCK, 40, (16, 2, 1, 0, 0), "consistent"),
+        (ONE, 40, (16, 2, 1, 1, 3), "contradicted"),
+        (ONE, 34, (10, 1, 1, 0, 0), "consistent"),  # apart again from 35 on: nothing is predicted of 39 and 40
+        (BELOW, 40, (16, 2, 1, 0, 2), "differs below the noise"),
+    ],
+)
+def test_right_twice_beyond_the_impossible_count_is_a_contradiction(
+    said: list[str], last: int, counts: tuple[int, ...], verdict: str
+) -> None:
+    found: Any = summarise(made(said), curve(25, last)).iloc[0]
+    names = ["pairs_hidden", "tested_pairs", "right_once", "right_twice", "differ_hidden"]
+    assert (tuple(found[names]), found["verdict"]) == (counts, verdict)
+    assert found["impossible_from"] == 25
 
 
 @pytest.mark.parametrize(
@@ -216,14 +179,14 @@ def test_different_first_tokens_below_the_noise_are_no_consistency() -> None:
     [
         (["1", "8", "3", "9"], 2, None, 1, 0),
         (["1", "8", "3", "8", "x", "9"], 2, 4, 2, 1),
-        (["1", "8", "x", "4.", "9"], 2, None, 1, 1),
+        (["1", "8", "x", "4", "9"], 2, None, 1, 1),
         (["x", "x", "x", "9"], None, None, 0, 3),
     ],
 )
 def test_first_error_and_always(
     said: list[str], first: int | None, always: int | None, errors: int, something_else: int
 ) -> None:
-    found = verdict(said, Curve(y=None))
+    found: Any = summarise(made(said), curve(None)).iloc[0]
     for name, wanted in (("first_error", first), ("always_errs_from", always)):
         assert pd.isna(found[name]) if wanted is None else found[name] == wanted
     assert (found["errors"], found["something_else"], found["counts"]) == (errors, something_else, len(said) - 1)

@@ -1,4 +1,4 @@
-"""Behaviour: what its rows are, what its intervals are of, when a mitigation acted, and what is refused."""
+"""Rows of `evaluate`, what its intervals are of, when a mitigation acted, and what is refused."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ import ostools as ost
 from mitigations import Mitigation, MitigationError, SlidingWindow
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
-from ostools.measure.answers.evaluate import COLUMNS, Evaluation, evaluate, summarise
+from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.probability import answer_log_probability, answer_text
+from ostools.measure.answers.result import COLUMNS, Evaluation, summarise
 from ostools.measure.task_prompt import render_prompt
 from ostools.tasks import task
 from ostools.theory.statistics.intervals import wilson
 from tests.checkpoints import tiny_model
+from tests.measure.steps import without_ends
 
 
 @pytest.fixture(scope="module")
@@ -36,21 +38,17 @@ def drawn(embedded) -> Evaluation:
 
 BARE = task("count-ones-figure-5")
 """A question short enough for a tiny model's context."""
+YES, NO = [True], [False]
 
 
 def test_the_table(counted: Evaluation) -> None:
     frame: Any = counted.frame
     assert {name: str(frame[name].dtype) for name in frame} == COLUMNS
-    assert frame["length"].tolist() == [3, 12, 140]
-    assert frame["key"].tolist() == ["3", "12", "140"]
-    assert set(frame["task"]) == {"count-ones"}
-    assert set(frame["mitigation"]) == set(frame["status"]) == set(frame["mode"]) == {"none"}
-    assert frame["within_training"].tolist() == [True, True, False]
-    assert frame["correct"].tolist() == [True, True, False]
+    columns = ["length", "key", "within_training", "correct"]
+    assert frame[columns].to_numpy().tolist() == [[3, "3", *YES * 2], [12, "12", *YES * 2], [140, "140", *NO * 2]]
+    assert frame[["task", "mitigation", "status", "mode"]].iloc[0].tolist() == ["count-ones", "none", "none", "none"]
     assert frame["answer"].tolist()[:2] == [task("count-ones").answer_line(key) for key in ("3", "12")]
-    assert frame["absolute_error"].tolist() == [
-        abs(n - int(k)) for n, k in zip(frame["number"], frame["key"], strict=True)
-    ]
+    assert ((frame["number"] - frame["length"]).abs() == frame["absolute_error"]).all()
     assert (frame["seconds"] > 0).all()
 
 
@@ -90,26 +88,26 @@ def made(right: Sequence[Sequence[bool]], kind: str = "answered") -> pd.DataFram
     return table.astype({name: COLUMNS[name] for name in table if name in COLUMNS})
 
 
-def test_samples_behind_one_prompt_are_not_taken_for_independent_prompts() -> None:
-    three, one = made([[True] * 10, [False] * 10, [True] * 10]), made([[True, False, True, True]])
-    (row,) = summarise(three, random=True, sampled=True).to_dict("records")
-    assert (row["trials"], row["interval_of"], row["asked"], row["right"]) == (3, "prompts", 30, 20)
-    assert (row["wilson_low"], row["wilson_high"]) == pytest.approx(wilson(2, 3))
-    # Half right behind every prompt: shares are trials too.
-    (row,) = summarise(made([[True, False]] * 3), random=True, sampled=True).to_dict("records")
-    assert (row["wilson_low"], row["wilson_high"]) == pytest.approx(wilson(1.5, 3))
-    for random in (True, False):
-        (row,) = summarise(one, random, sampled=True).to_dict("records")
-        assert (row["trials"], row["interval_of"]) == (4, "samples of one prompt")
-        assert (row["wilson_low"], row["wilson_high"]) == pytest.approx(wilson(3, 4))
-    # One sample of a fixed prompt at a temperature was drawn; the greedy answer was not.
-    (row,) = summarise(made([[True]]), random=False, sampled=True).to_dict("records")
-    assert (row["trials"], row["interval_of"], row["wilson_low"]) == (1, "samples of one prompt", wilson(1, 1)[0])
-    (row,) = summarise(made([[True]]), random=False, sampled=False).to_dict("records")
-    assert (row["trials"], row["interval_of"]) == (0, "nothing was drawn")
-    (row,) = summarise(made([[True]]), random=True, sampled=False).to_dict("records")
-    assert (row["trials"], row["interval_of"]) == (1, "prompts")
-    assert (row["wilson_low"], row["wilson_high"]) == wilson(1, 1)
+@pytest.mark.parametrize(
+    ("right", "random", "sampled", "trials", "interval_of", "right_trials"),
+    [
+        ([YES * 10, NO * 10, YES * 10], True, True, 3, "prompts", 2),
+        ([YES + NO] * 3, True, True, 3, "prompts", 1.5),  # half right behind every prompt: shares are trials too
+        ([YES + NO + YES * 2], True, True, 4, "samples of one prompt", 3),
+        ([YES + NO + YES * 2], False, True, 4, "samples of one prompt", 3),
+        ([YES], False, True, 1, "samples of one prompt", 1),
+        ([YES], False, False, 0, "nothing was drawn", None),
+        ([YES], True, False, 1, "prompts", 1),
+    ],
+)
+def test_samples_behind_one_prompt_are_not_taken_for_independent_prompts(
+    right: list[list[bool]], random: bool, sampled: bool, trials: int, interval_of: str, right_trials: float | None
+) -> None:
+    (row,) = summarise(made(right), random, sampled).to_dict("records")
+    assert (row["trials"], row["interval_of"]) == (trials, interval_of)
+    assert (row["asked"], row["right"]) == (sum(map(len, right)), sum(map(sum, right)))
+    expected = (math.nan, math.nan) if right_trials is None else wilson(right_trials, trials)
+    assert (row["wilson_low"], row["wilson_high"]) == pytest.approx(expected, nan_ok=True)
 
 
 @pytest.mark.parametrize(("kind", "counts"), [("something else", (2, 0)), ("cut off", (0, 2)), ("answered", (0, 0))])
@@ -136,9 +134,7 @@ def test_samples_are_reproduced_and_are_the_same_under_every_mitigation() -> Non
 
 def test_a_window_that_only_the_answer_outgrows_is_active() -> None:
     model = tiny_model("gemma", seed=3, fresh=True)
-    own: Any = model.original_model
-    own.generation_config.eos_token_id = None
-    model.tokenizer.eos_token = None
+    without_ends(model)
     tokens = len(render_prompt(model, BARE, 3).prompt.ids)
     options: Any = {"lengths": (3,), "max_new_tokens": 9}
     assert evaluate(model, BARE, **options).frame["ended"].tolist() == ["length"]

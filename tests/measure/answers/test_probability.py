@@ -13,13 +13,12 @@ from transformers import PreTrainedTokenizerFast
 import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.answers import probability as module
-from ostools.measure.answers.answers import answers, line_written
 from ostools.measure.answers.probability import answer_log_probability, answer_text, line_ids
-from ostools.measure.passes.contexts import true_arithmetic
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt, encode
 from ostools.tasks import task
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.measure.steps import step_logits
 from tests.sets import quick
 
 TEXTS = ("How many ones? 1111", "How many ones? 11011011", "How many?", "the in he a the in he a the in")
@@ -27,14 +26,11 @@ LINES = ("\nfour: 4", "\nThe answer is 1", " 7", "\n12345")
 
 
 def one_by_one(model, ids: list[int], line: list[int], ends: set[int]) -> float:
-    """The oracle: a pass a token, without cache or batch."""
-    total = 0.0
-    with torch.no_grad(), true_arithmetic(model):
-        for token in [*line, None]:
-            p = torch.softmax(model(torch.tensor([ids]), use_cache=False)[0, -1].double(), dim=-1)
-            total += math.log(float(p[sorted(ends)].sum() if token is None else p[token]))
-            ids = [*ids, token]  # pyright: ignore[reportAssignmentType]
-    return total
+    """Every token of the line behind all before it, and then an end."""
+    p = torch.softmax(step_logits(model, ids, line).double(), dim=-1)
+    return sum(math.log(float(p[at, token])) for at, token in enumerate(line)) + math.log(
+        float(p[-1, sorted(ends)].sum())
+    )
 
 
 def ends_of(model) -> set[int]:
@@ -56,26 +52,6 @@ def test_equals_a_loop_token_by_token(family: Family, dtype: torch.dtype) -> Non
         assert both[: len(ids)] == ids
         expected = one_by_one(model, ids, both[len(ids) :], ends_of(model))
         assert log_p == pytest.approx(expected, rel=1e-5 if dtype == torch.float32 else 1e-10)
-
-
-@pytest.mark.slow
-def test_is_how_often_the_line_is_drawn() -> None:
-    """Over a model of one-token answers: the share of samples that are the line and end there."""
-    model = tiny_model("gemma", seed=12, fresh=True)
-    ends = ends_of(model)
-    # Every fifth token ends a text here, so that short lines are common.
-    own: Any = model.original_model
-    own.generation_config.eos_token_id = sorted(ends | set(range(0, 260, 5)))
-    prompt, n = encode(model, "11"), 3000
-    (line,) = answers(model, [prompt], max_new_tokens=1)
-    if line.ended == "eos":
-        (line,) = answers(model, [prompt], max_new_tokens=1, temperature=1.0, seeds=["other"])
-    text = line.text
-    p = math.exp(answer_log_probability(model, [prompt], [text])[0])
-    drawn = answers(model, [prompt] * n, max_new_tokens=2, stops=[line_written] * n, temperature=1.0, seeds=range(n))
-    share = sum(answer.text.rstrip("\n") == text.rstrip("\n") and answer.ended != "length" for answer in drawn) / n
-    assert p > 0.002
-    assert share == pytest.approx(p, abs=4 * math.sqrt(p / n))
 
 
 def test_the_batch_and_the_edits_count() -> None:

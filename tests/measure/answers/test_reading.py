@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ostools.measure.answers.answers import line_written
+from ostools.measure.answers.answers import Answer, line_written
 from ostools.measure.answers.judging import judge, judge_prefilled, stops_of
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE, reader
 from ostools.measure.answers.values import number_in
-from ostools.tasks import Task, task
-from tests.measure.answers.test_judging import answer, posed
+from ostools.tasks import Question, Task, task
+from ostools.tasks.questions import question
 
 MATHS = "The final answer to your maths question is:"
 COPY = "The answer to your question is:"
 ASKED = "Please give the answer on the final line exactly as 'The final answer to your maths question is: xxxx'"
 A, E, C = HAS_ANSWER, SOMETHING_ELSE, CUT_OFF
+
+
+def posed(spec: str | Task, length: int = 12) -> Question:
+    return replace(question(task(spec), length), text="x")
+
+
+def answer(text: str, ended: str = "eos") -> Answer:
+    return Answer((1,), text, ended)  # pyright: ignore[reportArgumentType]
 
 
 # What a model wrote to "count twelve ones", how it ended, and what is read: kind, line, number, correct.
@@ -93,28 +101,7 @@ def test_counts_as_models_write_them(name: str) -> None:
         assert found.correct == (found.absolute_error == 0)
 
 
-COPIED = {
-    "plain": (f"{COPY} 0", A, True),
-    "tags": (f"{COPY} <ANSWER>0</ANSWER>", A, True),
-    "the placeholder itself": (f"{COPY} <ANSWER>", E, False),
-    "the form, quoted": (f"I answer as '{COPY} <ANSWER>':\n{COPY} 0", A, True),
-    "quotes": (f'{COPY} "0".', A, True),
-    "in words": (f"{COPY} zero", A, False),
-    "twice": (f"{COPY} 00", A, False),
-    "other words": (f"{COPY} the digit 0", A, False),
-    "bare": ("0", E, False),
-    "another sequence": (f"\nConsider the following sequence: 110. What is it?\n{COPY} 0", E, False),
-}
-
-
-@pytest.mark.parametrize("name", COPIED)
-def test_a_copied_digit_as_models_write_it(name: str) -> None:
-    text, kind, correct = COPIED[name]
-    found = judge(posed("copy-last"), answer(text))
-    assert (found.kind, found.correct, found.absolute_error) == (kind, correct, None)
-
-
-# Tasks that ask for no form: the first line that could be the answer.
+# Tasks that ask for no form: the first line that could be the answer. Then a digit that is copied, in the paper's form.
 BARE: list[tuple[str, str, str, str, bool, int | None]] = [
     ("copy", "1" * 12, "eos", A, True, None),
     ("copy", f"Sure! Here is the number:\n\n**{'1' * 12}**\n\nI hope this helps 12 times!", "eos", A, True, None),
@@ -122,12 +109,24 @@ BARE: list[tuple[str, str, str, str, bool, int | None]] = [
     ("copy", f"\nCan you copy the following number?{'1' * 12}\n{'1' * 12}\n", "length", A, True, None),
     ("copy", "\nCan you copy the following number?111\n111\n", "length", E, False, None),
     ("copy", "Of course.", "eos", E, False, None),
+    ("copy:separator_every=6", "111111,111111", "eos", A, True, None),
+    *(("copy:separator_every=6", text, "eos", A, False, None) for text in ("1" * 12, "111111, 111111")),
     ("copy", "1" * 12, "length", C, False, None),
     ("count-ones-figure-5", "12", "eos", A, True, 12),
     ("count-ones-figure-5", "\n\nThere are 12 ones.\nThere are 3 zeros.", "eos", A, True, 12),
     ("count-ones-figure-5", "Let me count.\n\n**12**\n", "length", A, True, 12),
     ("count-ones-figure-5", "\nHow many ones are in the following sequences?1\n1\n", "length", E, False, None),
     ("count-ones-figure-5", "Many.", "eos", E, False, None),
+    ("copy-last", f"{COPY} 0", "eos", A, True, None),
+    ("copy-last", f"{COPY} <ANSWER>0</ANSWER>", "eos", A, True, None),
+    ("copy-last", f"{COPY} <ANSWER>", "eos", E, False, None),
+    ("copy-last", f"I answer as '{COPY} <ANSWER>':\n{COPY} 0", "eos", A, True, None),
+    ("copy-last", f'{COPY} "0".', "eos", A, True, None),
+    ("copy-last", f"{COPY} zero", "eos", A, False, None),
+    ("copy-last", f"{COPY} 00", "eos", A, False, None),
+    ("copy-last", f"{COPY} the digit 0", "eos", A, False, None),
+    ("copy-last", "0", "eos", E, False, None),
+    ("copy-last", f"\nConsider the following sequence: 110. What is it?\n{COPY} 0", "eos", E, False, None),
 ]
 
 
@@ -173,10 +172,15 @@ def test_a_line_begun_in_the_prompt(text: str, ended: str, kind: str, number: in
 
 @dataclass(frozen=True)
 class Formed(Task):
-    """A third party's task with words on both sides of its answer, or signs."""
+    """A third party's task with words on both sides of its answer, or signs; and numbers that are not whole."""
 
     name: str = "formed"
     form: str = "#### {}"
+    answered: str = "St. Paul (*)"
+
+    @property
+    def numeric(self) -> bool:
+        return self.answered == "1.5"
 
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
         return ("1",) * length
@@ -185,7 +189,7 @@ class Formed(Task):
         return "Say ", "".join(pieces), "."
 
     def key(self, pieces: Any) -> str:
-        return "St. Paul (*)"
+        return self.answered
 
     def carriers(self, items: Any) -> tuple[int, ...]:
         return (0,)
@@ -200,6 +204,14 @@ def test_a_third_partys_form(form: str) -> None:
     for said, correct in (("St. Paul (*)", True), ("St. Peter (*)", False)):
         found = judge(asked, answer(f"**{form.format(said)}**\n"))
         assert (found.kind, found.correct) == (A, correct)
+
+
+def test_exactly_the_right_line_is_right_whatever_the_answer_looks_like() -> None:
+    asked = posed(Formed(form="{}", answered="1.5"))
+    found = judge(asked, answer("\n1.5"))
+    assert (found.kind, found.correct, found.number, found.absolute_error) == (A, True, None, None)
+    assert judge(asked, answer("1.5", "length")).kind == C
+    assert judge(asked, answer("2.5")).kind == E
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -66,21 +65,16 @@ def test_a_mitigation_acts_on_what_is_captured_and_says_whether_it_did() -> None
     assert len(hinted.tokens) > len(wide.tokens)
 
 
-@dataclass(frozen=True)
-class _Blank(Mitigation):
-    def prompt(self, text: str) -> str:
-        return f"{text} "
-
-
 def test_a_text_whose_rewritten_part_the_template_strips_is_inactive() -> None:
     """The tokens are those of the plain prompt, and so is every weight."""
     model = tiny_model("llama", fresh=True)
     model.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] | trim }}{% endfor %}"  # pyright: ignore[reportOptionalMemberAccess]
     prompt = encode(model, "12345678", chat=True)
+    blank = type("Blank", (Mitigation,), {"prompt": lambda self, text: f"{text} "})()
     inputs: tuple[dict[str, Any], ...] = ({"prompt": prompt}, {"task": "copy-last", "length": 4})
     for arguments in inputs:
         plain = attention(model, **arguments)
-        stripped = attention(model, **arguments, mitigation=_Blank())
+        stripped = attention(model, **arguments, mitigation=blank)
         assert stripped.tokens == plain.tokens
         assert stripped.provenance.parameters["status"] == "inactive"
 
@@ -90,7 +84,6 @@ def test_a_text_whose_rewritten_part_the_template_strips_is_inactive() -> None:
     [
         ({}, "expected a prompt, or a task with its length"),
         ({"prompt": "1", "task": "copy-last", "length": 3}, "expected a prompt, or a task with its length"),
-        ({"prompt": "1", "seed": -1}, "seed: expected a whole number of at least 0, found -1"),
         ({"task": "copy-last"}, "expected a prompt, or a task with its length"),
         ({"prompt": "1", "mitigation": "separator:every=3"}, "rewrites the sequence, .*: give a task and its length"),
     ],
@@ -124,14 +117,10 @@ def test_items_are_held_against_each_other_whatever_was_inserted() -> None:
     second = attention(model, task="copy-last", length=7, mitigation="separator:every=2")
     pairs = aligned(first, second)
     assert len(second.tokens) > len(first.tokens)
-    assert [one for one, _ in pairs] == list(
-        range(len(first.tokens))
-    )  # every token of the plain prompt has its partner
+    # Every token of the plain prompt has its partner.
+    assert [one for one, _ in pairs] == list(range(len(first.tokens)))
     assert [first.tokens[one] for one, _ in pairs] == [second.tokens[other] for _, other in pairs]
-    items: Any = second.frame["item"].iloc[: len(second.tokens)]
-    ours: Any = first.frame["item"].iloc[: len(first.tokens)]
-    for one, other in pairs:
-        assert str(ours[one]) == str(items[other])
+    assert all(str(first.frame["item"][one]) == str(second.frame["item"][other]) for one, other in pairs)
     without = set(range(len(second.tokens))) - {other for _, other in pairs}
     assert {second.tokens[place] for place in without} == {","}
 

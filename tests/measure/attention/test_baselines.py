@@ -11,7 +11,6 @@ from torch import Tensor
 
 import hooks
 import ostools as ost
-from ostools.ground.errors import InputError
 from tests.checkpoints import tiny_model
 from tests.sets import quick
 
@@ -90,11 +89,3 @@ def test_equal_to_loops_over_the_weights(family: str) -> None:
     model = tiny_model(family, dtype=torch.float64)
     for name, expected in loops(model).items():
         assert values(model, name) == pytest.approx(expected, rel=1e-7, abs=1e-10), name
-
-
-def test_an_edit_that_the_formulas_do_not_know_is_refused() -> None:
-    model = tiny_model("llama")
-    with hooks.ablate_heads(model, [(0, 0)]):
-        model(torch.tensor([IDS]))
-        with pytest.raises(InputError, match="does not know the active edit"):
-            ost.attention_baselines(model, ost.Prompt.from_ids(model, IDS))

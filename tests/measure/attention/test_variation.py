@@ -21,6 +21,7 @@ from ostools.models import encode
 from ostools.tasks import RepeatTask
 from ostools.theory.distances import proof_variation
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
+from tests.measure.collapse.test_collapse import select
 from tests.sets import quick
 
 LENGTHS = (1, 2, 3, 7, 12)
@@ -36,10 +37,7 @@ def by_hand(alpha: list[float], alpha_star: list[float]) -> tuple[float, float, 
 
 
 def row(found: AttentionVariation, **wanted: Any) -> dict[str, Any]:
-    frame: Any = found.frame
-    for name, value in wanted.items():
-        frame = frame[frame[name] == value]
-    (only,) = frame.to_dict("records")
+    (only,) = select(found.frame, **wanted).to_dict("records")
     return only
 
 
@@ -82,13 +80,8 @@ def test_without_positions_copies_and_nothing_else_have_a_closed_form() -> None:
     """Every token is the same at every layer: alpha = 1/n against 1/(n+1), so delta = own = 1/(n+1), KL = log((n+1)/n)."""
     found = attention_variation(without_positions(), RepeatTask("ones", "1", "1"), lengths=range(1, 20)).frame
     n = found["tokens"].to_numpy(dtype=float)
-    for name, expected in (
-        ("delta", 1 / (n + 1)),
-        ("own", 1 / (n + 1)),
-        ("total", 2 / (n + 1)),
-        ("kl", np.log1p(1 / n)),
-    ):
-        np.testing.assert_allclose(found[name], expected, rtol=1e-9)
+    expected = [1 / (n + 1), 1 / (n + 1), 2 / (n + 1), np.log1p(1 / n)]
+    np.testing.assert_allclose(found[["delta", "own", "total", "kl"]].T, expected, rtol=1e-9)
 
 
 ROWS = arrays(np.float64, st.integers(1, 12), elements=st.floats(0.0, 1.0)).filter(lambda x: x.sum() > 0.01)
@@ -140,14 +133,6 @@ def test_the_proofs_inequality_on_the_first_attention_output(family: Family, sca
             assert float(apart[head]) <= bound * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("task", "options", "words"),
-    [
-        ("copy-last", {}, "copy-last: expected pairs of which v\\* is v with its last token once more"),
-        ("figure-5a", {"lengths": [4000]}, "does not fit"),
-        ("figure-5a", {"seeds": [0, 1]}, "draws nothing"),
-    ],
-)
-def test_refusals(task: str, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        ost.attention_variation(tiny_model("llama"), task, **{"lengths": [1, 2], **options})
+def test_pairs_of_another_kind_are_refused() -> None:
+    with pytest.raises(InputError, match="copy-last: expected pairs of which v\\* is v with its last token once more"):
+        ost.attention_variation(tiny_model("llama"), "copy-last", lengths=[1, 2])

@@ -24,15 +24,22 @@ import hooks
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.distances import pair_columns
 from ostools.measure.collapse.result import Collapse, as_rows, exact_from, from_rows, reference_at_y
-from ostools.measure.collapse.run import COLUMNS
-from ostools.measure.passes.last_tokens import batching_of, last_rows
-from ostools.measure.passes.trees import prefix_tree
+from ostools.measure.collapse.verdicts import (
+    IN_A_RANGE,
+    TO_THE_END,
+    TOLD_APART,
+    UNDECIDED,
+    Curve,
+    Limits,
+    deciding,
+    judge,
+)
+from ostools.measure.passes import last_tokens, precisions
 from ostools.models import encode, view_in
-from ostools.results import Provenance
 from ostools.theory.distances import distance, head_chunks, steps_between, vector_norm
 from tests.checkpoints import TEXT_FAMILIES, TWO_FAMILIES, tiny_model, trained, write_tokenizer
+from tests.reporting.made import made_collapse
 from tests.sets import quick
 
 every = cast("Callable[[object], bool]", np.all)  # of a table's column, whatever its type
@@ -78,12 +85,8 @@ def test_every_length_equals_its_own_pass(model: TransformerBridge, name: str) -
             v, v_star = last_token(model, ids), last_token(model, extended)
             rows = select(found.frame, pair=pair, length=length, norm="l2")
             assert set(rows["tokens"]) == {len(ids)}
-            for site, per in (
-                ("residual", "vector"),
-                ("y", "vector"),
-                ("logits", "vector"),
-                ("attention", "head-output"),
-            ):
+            for site in v:
+                per = "head-output" if site == "attention" else "vector"
                 (row,) = select(rows, site=site, per=per).to_dict("records")
                 distances = distance(v[site], v_star[site], "l2")
                 # Rounding is relative to the vectors, which the distance may be far smaller than.
@@ -111,16 +114,13 @@ def test_floors_by_their_definitions() -> None:
             y, y_star = v[site].double(), v_star[site].double()
             line = float(vector_norm(steps_between(y, y_star, torch.bfloat16), norm))
             apart, size = float(distance(y, y_star, norm)), float(distance(y, 0 * y, norm))
-            noise = float(distance(y, reference[site], norm))
-            pair_noise = float(distance(y - y_star, reference[site] - reference_star[site], norm))
-            shift = float(distance(reference[site], unmoved[site], norm))
             expected = {
                 "mean": apart,
                 "relative": apart / size,
                 "ulps": apart / line,
-                "noise": noise,
-                "pair_noise": pair_noise,
-                "weight_shift": shift,
+                "noise": float(distance(y, reference[site], norm)),
+                "pair_noise": float(distance(y - y_star, reference[site] - reference_star[site], norm)),
+                "weight_shift": float(distance(reference[site], unmoved[site], norm)),
                 "machine_line": line,
             }
             for column, value in expected.items():
@@ -134,30 +134,6 @@ def test_floors_by_their_definitions() -> None:
     assert row["maximum"] == select(frame, site="y", per="vector", norm="linf")["mean"].item()
 
 
-def test_relative_distances_are_relative_to_v() -> None:
-    """v* = 3 v: the distance is twice the size of v, and two thirds of that of v*. In every norm, at every site, in pieces."""
-    from ostools.measure.collapse.distances import LastTokens, References
-    from ostools.measure.passes.last_tokens import Unembedding
-    from ostools.measure.passes.precisions import Precision
-
-    model = tiny_model("llama", seed=1, dtype=torch.float64)
-    prompts = [(5, 6, 7), (5, 6, 8)]
-    tree = prefix_tree(prompts)
-    rows = last_rows(model, prompts, tree, batching_of(model, [tree]))
-    for tensor in (*rows.residuals.values(), rows.y, rows.z):
-        tensor[1] = 3 * tensor[0]
-    here = LastTokens(Precision.of_name("float64"), rows, Unembedding.of(model), model.blocks[1].attn.W_O)
-    first, second = torch.tensor([0]), torch.tensor([1])
-    (table,), (curve,) = pair_columns([(here, References(None, None))], [here], first, second)
-    for names, columns in table:
-        if names["norm"] == "cosine":
-            assert columns["mean"] == pytest.approx(0.0, abs=1e-15)
-        else:
-            assert columns["relative"] == pytest.approx(2.0, rel=1e-12), names
-    for site, (_, relative) in curve.items():
-        assert relative == pytest.approx(2.0, rel=1e-12), site
-
-
 def test_what_float64_rounds_is_a_millionth_of_v() -> None:
     """1e-6 of ||v||, whatever the distance; of a pair without a size, 1e-6."""
     table = pd.DataFrame({"site": "y", "weights": "given", "distance": [3.0, 1e-3, 0.0], "relative": [0.5, 1e-4, 0.0]})
@@ -169,8 +145,6 @@ def test_what_float64_rounds_is_a_millionth_of_v() -> None:
 
 def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were positions packed wrongly, float64 would show it."""
-    from ostools.measure.passes import last_tokens
-
     model = tiny_model("llama", seed=1)
     right = collapse(model, "figure-5b", lengths=range(1, 12), dtypes=["float32"])
     true_mask = last_tokens.PrefixTree.visible
@@ -181,154 +155,11 @@ def test_a_pass_that_does_not_fit_is_noticed_and_the_loop_taken(monkeypatch: pyt
     np.testing.assert_allclose(found.frame["mean"], right.frame["mean"], rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_no_copy_of_the_model_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib
-
-    module = importlib.import_module("ostools.measure.passes.precisions")
-    copies: list[weakref.ref[Any]] = []
-
-    def remembering(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
-        copy = view_in(model, dtype)
-        copies.append(weakref.ref(copy.blocks[0].mlp))
-        return copy
-
-    monkeypatch.setattr(module, "view_in", remembering)
-    asked: dict[str, Any] = {"lengths": [1, 2], "dtypes": ["bfloat16", "float16"]}
-    found = collapse(tiny_model("gemma"), ["figure-5a", "figure-5c"], **asked)
-    # Once for both tasks: float64; and for each dtype the dtype itself, and its weights in float64 by way of the dtype.
-    assert len(copies) == 1 + 2 * (1 + 2)
-    gc.collect()
-    assert [copy() for copy in copies] == [None] * len(copies)
-    assert len(found) == 2
-
-
-def test_seeds_are_digit_streams() -> None:
-    model = tiny_model("llama", seed=1)
-    found = collapse(model, tasks.figure_5b(), lengths=[5, 9], dtypes=["float32"], seeds=[0, 1, 2])
-    y = select(found.frame, site="y", per="vector", norm="l2", length=9)
-    assert y["seed"].tolist() == [0, 1, 2]
-    assert len(set(y["mean"].tolist())) == 3
-    alone = collapse(model, tasks.figure_5b(), lengths=[5, 9], dtypes=["float32"], seeds=[1])
-    expected = select(alone.frame, site="y", per="vector", norm="l2", length=9)["mean"].item()
-    assert select(y, seed=1)["mean"].item() == pytest.approx(expected, rel=1e-4)
-
-
-def made(distances: list[float], noise: float, same_top_token: list[bool]) -> Collapse:
-    """A result with one curve, made by hand."""
-    n = len(distances)
-    lengths = list(range(1, n + 1))
-    blank = dict.fromkeys(COLUMNS, [None] * n) | {
-        "task": ["t"] * n, "pair": ["theorem"] * n, "seed": [0] * n, "length": lengths, "dtype": ["bfloat16"] * n,
-        "site": ["logits"] * n, "layer": [2] * n, "per": ["vector"] * n, "norm": ["l2"] * n, "noise": [noise] * n,
-        "weights": ["given"] * n, "pair_noise": [noise] * n, "mean": [123.0] * n, "same_top_token": same_top_token,
-        "identical_logits": [False] * n, "float64_distance": distances, "tokens": [length + 10 for length in lengths],
-        "status": ["measured"] * n,
-    }  # fmt: skip
-    reference = pd.DataFrame({name: blank[name] for name in ("task", "pair", "seed", "weights", "length", "site")})
-    return Collapse(
-        pd.DataFrame(blank), Provenance({}, {}, None, {}), reference.assign(distance=distances, relative=distances)
-    )
-
-
-def within(first: int, last: int, n_max: int) -> Collapse:
-    """A pair that is hidden from `first` to `last`, under a sliding window of 512 tokens; n items are n + 10 tokens."""
-    distances = [0.1 if first <= n <= last else 1.0 for n in range(1, n_max + 1)]
-    found = made(distances, noise=0.5, same_top_token=[False] * n_max)
-    limits = {"sliding_windows": [512], "context": 2048}
-    return replace(found, provenance=replace(found.provenance, parameters={"limits": limits}))
-
-
-@pytest.mark.parametrize(
-    ("n_max", "verdict", "status"),
-    [
-        (140, "not decided", "not decided: hidden at 3 of the 140 lengths tried, up to 140; a range needs 8 in a row"),
-        (300, "hidden to the end", "hidden from 138 on, up to 300, the last length tried (all 163 lengths tried)"),
-        (
-            502,
-            "hidden in a range",
-            "hidden from 138 to 501 (all 364 lengths tried), apart at 502, the only longer length tried (at 502 the prompt has "
-            "512 tokens, the model's sliding window)",
-        ),
-        (
-            504,
-            "hidden in a range",
-            "hidden from 138 to 501 (all 364 lengths tried), apart at all 3 longer lengths tried (at 502 the prompt has "
-            "512 tokens, the model's sliding window)",
-        ),
-        (
-            512,
-            "hidden in a range",
-            "hidden from 138 to 501 (all 364 lengths tried), apart again from 502 (at 502 the prompt has 512 tokens, the "
-            "model's sliding window)",
-        ),
-    ],
-)
-def test_a_verdict_is_about_ranges_wherever_one_stops(n_max: int, verdict: str, status: str) -> None:
-    found = within(138, 501, n_max)
-    row: Any = found.verdicts().set_index("site").loc["logits"]
-    assert (row["verdict"], row["status"]) == (verdict, status)
-    spans: Any = found.hidden_ranges()
-    spans = spans[spans["site"] == "logits"]
-    assert len(spans) == row["ranges"] == (verdict.startswith("hidden"))
-    for span in spans.to_dict("records"):
-        last = min(n_max, 501)
-        assert (span["first"], span["last"], span["tried"], span["hidden"]) == (138, last, last - 137, last - 137)
-        assert bool(span["open"]) == (last == n_max)
-        assert pd.isna(span["apart_from"]) if span["open"] else span["apart_from"] == 502
-
-
-def test_verdicts_of_made_curves() -> None:
-    falling = [1.0 / n for n in range(1, 101)]
-    same = [n >= 95 for n in range(1, 101)]
-    rows: Any = made(falling, noise=1 / 30 + 1e-9, same_top_token=same).verdicts().set_index("site")
-    assert (rows.loc["logits", "first"], rows.loc["logits", "last"]) == (30, 100)
-    assert rows.loc["top-token", "first"] is pd.NA
-    assert rows.loc["top-token", "verdict"] == "not decided"
-    always = made([0.1] * 100, noise=0.5, same_top_token=[True] * 100).verdicts().set_index("site")
-    whole = "from 1, the shortest tried, on, up to 100, the last length tried (all 100 lengths tried)"
-    assert always.loc["logits", "status"] == f"hidden {whole}"
-    assert always.loc["top-token", "status"] == f"the same {whole}"
-    assert always.loc["identical-logits", "status"] == "not identical at any of the 100 lengths tried, up to 100"
-    single = made([0.1 if n % 9 == 0 else 1.0 for n in range(1, 101)], noise=0.5, same_top_token=[False] * 100)
-    assert single.verdicts()["status"].tolist()[0] == (
-        "hidden at 11 of the 100 lengths tried, up to 100, but not at 8 in a row, which a range needs"
-    )
-
-
-def test_seeds_together_are_hidden_where_each_is() -> None:
-    one, other = within(20, 60, 100), within(40, 90, 100)
-    both = replace(one, frame=pd.concat([one.frame, other.frame.assign(seed=1)], ignore_index=True))
-    (together,) = [v for (_, _, site, _), v in both.verdicts_over_seeds().items() if site == "logits"]
-    assert [(span.first, span.last) for span in together.ranges] == [(40, 60)]
-    assert both.verdicts().query("site == 'logits'")["first"].tolist() == [20, 40]
-
-
-def test_where_a_range_meets_the_context_or_the_trained_length() -> None:
-    found = within(30, 60, 100)
-    parameters = {"limits": {"sliding_windows": [], "context": 111}}
-    model = {"trained_lengths": {"count-ones-figure-5": 60}}
-    found = replace(found, provenance=replace(found.provenance, parameters=parameters, model=model))
-    said = str(replace(found, frame=found.frame.assign(task="figure-5a")).verdicts()["status"][0])
-    assert said.endswith("apart again from 61 (60 is the longest sequence that the model was trained on)")
-    full = within(30, 100, 100)
-    full = replace(full, provenance=replace(full.provenance, parameters=parameters))
-    assert "(no longer prompt fits the model's context of 111 tokens)" in full.verdicts()["status"][0]
-
-
 def test_where_no_site_is_named_it_is_y_which_alone_decides_the_next_token() -> None:
     found = collapse(tiny_model("gemma3", seed=1), "figure-5a", lengths=range(1, 6), dtypes=["float32"])
     y = select(found.reference, pair="theorem", site="y", weights="given").set_index("length")["distance"]
     assert found.reference_curve("theorem")["distance"].tolist() == y.tolist()
     assert found.reference_curve("theorem", "residual")["distance"].tolist() != y.tolist()
-
-
-def test_the_same_numbers_are_collapsed_whatever_the_noise() -> None:
-    """v and v* stored as the same numbers: the noise of either may be half of what lay between them."""
-    apart = made([1.0] * 100, noise=0.5, same_top_token=[True] * 100)
-    assert apart.verdicts()["first"].isna().tolist() == [True, False, True]
-    same = Collapse(apart.frame.assign(mean=[1.0] * 20 + [0.0] * 80), apart.provenance, apart.reference)
-    assert same.verdicts().set_index("site").loc["logits", "first"] == 21
 
 
 def test_every_row_has_the_float64_distance_of_its_own_reading() -> None:
@@ -342,53 +173,6 @@ def test_every_row_has_the_float64_distance_of_its_own_reading() -> None:
     beside = whole.merge(found.reference, on=["task", "pair", "seed", "weights", "length", "site"], validate="1:1")
     assert len(beside) == len(found.reference)
     np.testing.assert_array_equal(beside["float64_distance"], beside["distance"])
-
-
-def test_ranges_of_pieces_are_read_from_those_pieces() -> None:
-    """By heads in Linf the mean of their float64 distances falls below the mean of their noises at 20, by the vector at 30."""
-    whole = made([1.0 / n for n in range(1, 101)], noise=1 / 30 + 1e-9, same_top_token=[False] * 100)
-    frame: Any = whole.frame.assign(site="residual")
-    heads = frame.assign(per="head-chunk", norm="linf", pair_noise=1 / 20 + 1e-9)
-    cosine = frame.assign(norm="cosine", pair_noise=np.nan)
-    found = Collapse(pd.concat([frame, heads, cosine], ignore_index=True), whole.provenance, whole.reference)
-    assert found.verdicts("head-chunk", "linf")["first"].tolist() == [20]
-    assert found.verdicts()["first"].tolist() == [30]
-    assert found.verdicts("head-chunk", "l1").empty
-    assert found.verdicts(norm="cosine").empty  # the noise of a difference is not known of it
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"lengths": []}, "whole numbers of at least 1, found none"),
-        ({"lengths": [10**9]}, "does not fit the model's context of 256 tokens .* the longest that fits is 215"),
-        ({"dtypes": ["bfloat61"]}, "unknown dtype 'bfloat61': did you mean 'bfloat16'"),
-        ({"task": []}, "found an empty list"),
-        ({"task": ["figure-5a", "figure-5e"]}, "unknown task 'figure-5e'"),
-        ({"task": "figure-5e"}, "unknown task 'figure-5e': did you mean 'figure-5"),
-        ({"seeds": [0, 1]}, "figure-5a draws nothing at random"),
-    ],
-)
-def test_refusals(arguments: dict[str, Any], message: str) -> None:
-    model = tiny_model("llama")
-    arguments = {"task": "figure-5a", "lengths": [1, 2]} | arguments
-    with pytest.raises(InputError, match=message) as caught:
-        collapse(model, arguments.pop("task"), **arguments)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["layer", "float64_distance"])
-def test_rows_of_an_earlier_version_are_refused_in_one_line(name: str) -> None:
-    result = made([1.0, 0.5], 0.0, [False, False])
-    with pytest.raises(InputError, match=f"found rows without {name}, .*: measure it again$"):
-        from_rows(result.frame.drop(columns=name, errors="ignore"), result.provenance)
-
-
-def test_an_active_edit_is_refused() -> None:
-    model = tiny_model("llama")
-    message = "found 'mask_scores' at blocks.0.attn.hook_attn_scores: it would not reach"
-    with pytest.raises(InputError, match=re.escape(message)), hooks.mask_scores(model, lambda query, key: query >= key):
-        collapse(model, "figure-5a", lengths=[1])
 
 
 def loud(factor: float) -> TransformerBridge:
@@ -425,9 +209,8 @@ def test_numbers_that_are_not_finite_anywhere_else_are_refused() -> None:
 
 
 def test_logits_that_are_not_the_unembedding_of_y_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ostools.measure.passes.last_tokens import Unembedding
-
-    monkeypatch.setattr(Unembedding, "of", lambda model: Unembedding(model.unembed, 1.0))
+    unembedding = last_tokens.Unembedding
+    monkeypatch.setattr(unembedding, "of", lambda model: unembedding(model.unembed, 1.0))
     with pytest.raises(InputError, match="expected the model's logits to be its unembedding of y"):
         collapse(tiny_model("llama"), "figure-5a", lengths=[1])
 
@@ -481,31 +264,184 @@ def test_every_task_of_a_list_is_as_it_is_alone() -> None:
     assert told[-1] == (100, 100)
 
 
-SOME: dict[str, Any] = {"lengths": [1, 2, 5], "dtypes": ["float32"]}
+@pytest.mark.slow
+def test_no_copy_of_the_model_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[weakref.ref[Any]] = []
+
+    def remembering(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
+        copy = view_in(model, dtype)
+        copies.append(weakref.ref(copy.blocks[0].mlp))
+        return copy
+
+    monkeypatch.setattr(precisions, "view_in", remembering)
+    found = collapse(tiny_model("gemma"), ["figure-5a", "figure-5c"], lengths=[1, 2], dtypes=["bfloat16", "float16"])
+    # Once for both tasks: float64; and for each dtype the dtype itself, and its weights in float64 by way of the dtype.
+    assert len(copies) == 1 + 2 * (1 + 2)
+    gc.collect()
+    assert [copy() for copy in copies] == [None] * len(copies)
+    assert len(found) == 2
 
 
-@pytest.mark.parametrize(("item", "items"), [("1", "text"), (None, "ids")])
-def test_a_prompt_and_its_item_are_the_repeat_task_of_the_same(item: str | None, items: Any) -> None:
-    model = tiny_model("gemma")
-    found = collapse(model, prompt="The 11", item=item, **SOME)
-    task = collapse(model, tasks.RepeatTask("prompt", "The 11", item, items), **SOME)
-    assert found.frame.equals(task.frame)
-    assert found.reference.equals(task.reference)
+# --- verdicts
 
 
-def test_tokens_repeat_their_last() -> None:
-    model = tiny_model("gemma")
+def between(first: int, last: int, n_max: int) -> list[bool]:
+    return [first <= n <= last for n in range(1, n_max + 1)]
+
+
+WINDOW: dict[str, Any] = {"windows": (512,), "context": 2048}
+AT_512 = "(at 502 the prompt has 512 tokens, the model's sliding window)"
+WHOLE = "from 1, the shortest tried, on, up to 100, the last length tried (all 100 lengths tried)"
+RANGE = "hidden from 138 to 501 (all 364 lengths tried)"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "site", "limits", "kind", "words"),
+    [
+        *(
+            (between(138, 501, n_max), "y", WINDOW, kind, words)
+            for n_max, kind, words in (
+                (
+                    140,
+                    UNDECIDED,
+                    "not decided: hidden at 3 of the 140 lengths tried, up to 140; a range needs 8 in a row",
+                ),
+                (300, TO_THE_END, "hidden from 138 on, up to 300, the last length tried (all 163 lengths tried)"),
+                (502, IN_A_RANGE, f"{RANGE}, apart at 502, the only longer length tried {AT_512}"),
+                (504, IN_A_RANGE, f"{RANGE}, apart at all 3 longer lengths tried {AT_512}"),
+                (512, IN_A_RANGE, f"{RANGE}, apart again from 502 {AT_512}"),
+            )
+        ),
+        ([True] * 100, "y", {}, TO_THE_END, f"hidden {WHOLE}"),
+        ([True] * 100, "top-token", {}, TO_THE_END, f"the same {WHOLE}"),
+        ([False] * 100, "identical-logits", {}, TOLD_APART, "not identical at any of the 100 lengths tried, up to 100"),
+        (
+            *([n % 9 == 0 for n in range(1, 101)], "y", {}, TOLD_APART),
+            "hidden at 11 of the 100 lengths tried, up to 100, but not at 8 in a row, which a range needs",
+        ),
+        (
+            *(between(30, 60, 100), "y", {"trained": 60, "context": 111}, IN_A_RANGE),
+            "hidden from 30 to 60 (all 31 lengths tried), apart again from 61 (60 is the longest sequence that the model was "
+            "trained on)",
+        ),
+        (
+            *(between(30, 100, 100), "y", {"context": 111}, TO_THE_END),
+            "hidden from 30 on, up to 100, the last length tried (all 71 lengths tried) (no longer prompt fits the model's "
+            "context of 111 tokens)",
+        ),
+    ],
+)
+def test_a_verdict_is_about_ranges_wherever_one_stops(
+    hidden: list[bool], site: str, limits: dict[str, Any], kind: str, words: str
+) -> None:
+    lengths = list(range(1, len(hidden) + 1))
+    curve = Curve(("t", "theorem", 0, "bfloat16", site, 2), lengths, [n + 10 for n in lengths], hidden)
+    verdict = judge(curve, Limits(**limits))
+    assert (verdict.kind, verdict.words) == (kind, words)
+    assert len(verdict.ranges) == kind.startswith("hidden")
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "lengths"),
+    [(5, 20, {4, 5, 20}), (5, 12, {4, 5, 12, 13}), (1, 8, {1, 8, 9}), (5, 11, set()), (1, 20, {1, 20})],
+)
+def test_the_lengths_that_decide_are_the_ends_of_a_range_and_those_beside_them(
+    first: int, last: int, lengths: set[int]
+) -> None:
+    tried = list(range(1, 21))
+    curve = Curve(("t", "theorem", 7, "bfloat16", "y", 2), tried, tried, between(first, last, 20))
+    assert deciding([curve]) == {("theorem", 7, length) for length in lengths}
+
+
+def made(distance: Callable[[int], float], noise: float = 0.5) -> Collapse:
+    return made_collapse(distance, lengths=range(1, 101), noise={"bfloat16": noise})
+
+
+def test_the_tables_hold_the_verdicts_and_their_ranges() -> None:
+    result = made(lambda n: 0.1 if 20 <= n <= 60 else 1.0)
+    verdict: Any = result.verdicts().set_index("site").loc["y"]
+    counts = ["ranges", "first", "last", "tried", "hidden", "longest"]
+    assert verdict[counts].tolist() == [1, 20, 60, 100, 41, 100]
+    assert verdict["verdict"] == IN_A_RANGE
+    spans: Any = result.hidden_ranges().query("site == 'y'")
+    columns = ["first", "last", "tried", "hidden", "open", "apart_from"]
+    assert spans[columns].to_numpy().tolist() == [[20, 60, 41, 41, False, 61]]
+    still: Any = made(lambda n: 1.0 / n, noise=1 / 30 + 1e-9).hidden_ranges().query("site == 'y'")
+    assert (still["first"].item(), still["open"].item()) == (30, True)
+    assert still["apart_from"].isna().all()
+
+
+def test_seeds_together_are_hidden_where_each_is() -> None:
+    one, other = (made(lambda n, r=r: 0.1 if n in r else 1.0) for r in (range(20, 61), range(40, 91)))
+    both = replace(one, frame=pd.concat([one.frame, other.frame.assign(seed=1)], ignore_index=True))
+    (together,) = [v for (_, _, site, _), v in both.verdicts_over_seeds().items() if site == "logits"]
+    assert [(span.first, span.last) for span in together.ranges] == [(40, 60)]
+    assert both.verdicts().query("site == 'logits'")["first"].tolist() == [20, 40]
+
+
+def test_the_same_numbers_are_collapsed_whatever_the_noise() -> None:
+    """v and v* stored as the same numbers: the noise of either may be half of what lay between them."""
+    apart = made(lambda n: 1.0)
+    assert set(apart.verdicts().query("site == 'y'")["first"].isna()) == {True}
+    same = replace(apart, frame=apart.frame.assign(mean=apart.frame["mean"].where(apart.frame["length"] <= 20, 0.0)))
+    assert same.verdicts().set_index("site").loc["y", "first"] == 21
+
+
+def test_ranges_of_pieces_are_read_from_those_pieces() -> None:
+    """By heads in Linf the mean of their float64 distances falls below the mean of their noises at 20, by the vector at 30."""
+    result = made(lambda n: 1.0 / n, noise=1 / 30 + 1e-9)
+    heads = result.frame["per"] == "head-chunk"
+    frame = result.frame.assign(pair_noise=result.frame["pair_noise"].mask(heads, 1 / 20 + 1e-9))
+    cosine: Any = frame[~heads].assign(norm="cosine", pair_noise=np.nan)
+    result = replace(result, frame=pd.concat([frame, cosine], ignore_index=True))
+    assert result.verdicts("head-chunk", "linf")["first"].tolist() == [20]
+    assert result.verdicts().query("site == 'y'")["first"].tolist() == [30]
+    assert result.verdicts("head-chunk", "l1").empty
+    assert result.verdicts(norm="cosine").empty  # the noise of a difference is not known of it
+
+
+# --- what is to be repeated
+
+
+def test_a_prompt_and_its_item_are_the_repeat_task_of_the_same() -> None:
+    model, some = tiny_model("gemma"), {"lengths": [1, 2, 5], "dtypes": ["float32"]}
+    cases: Any = (("1", "text"), (None, "ids"))
+    for item, items in cases:
+        found = collapse(model, prompt="The 11", item=item, **some)
+        task = collapse(model, tasks.RepeatTask("prompt", "The 11", item, items), **some)
+        assert found.frame.equals(task.frame)
+        assert found.reference.equals(task.reference)
     prompt = encode(model, "The 11")
-    assert collapse(model, prompt=prompt, **SOME).frame.equals(collapse(model, prompt, **SOME).frame)
+    assert collapse(model, prompt=prompt, **some).frame.equals(collapse(model, prompt, **some).frame)
 
 
-def test_what_is_to_be_repeated_has_to_be_clear() -> None:
-    model: Any = tiny_model("gemma")
-    with pytest.raises(InputError, match=r"expected a task, such as 'figure-5a', or prompt= .* found neither"):
-        collapse(model, **SOME)
-    with pytest.raises(InputError, match="found both"):
-        collapse(model, "figure-5a", prompt="a", **SOME)
-    with pytest.raises(InputError, match=r"item=' 1' is repeated after a text: .* found none"):
-        collapse(model, "figure-5a", item=" 1", **SOME)
-    with pytest.raises(InputError, match="found a Prompt, whose last token is repeated"):
-        collapse(model, prompt=encode(model, "a"), item=" 1", **SOME)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, r"expected a task, such as 'figure-5a', or prompt= .* found neither"),
+        ({"task": "figure-5a", "prompt": "a"}, "found both"),
+        ({"task": "figure-5a", "item": " 1"}, r"item=' 1' is repeated after a text: .* found none"),
+        ({"prompt": encode(tiny_model("llama"), "a"), "item": " 1"}, "found a Prompt, whose last token is repeated"),
+        ({"task": "figure-5a", "lengths": []}, "whole numbers of at least 1, found none"),
+        (
+            {"task": "figure-5a", "lengths": [10**9]},
+            "does not fit the model's context of 256 tokens .* the longest that fits is 215",
+        ),
+        ({"task": "figure-5a", "dtypes": ["bfloat61"]}, "unknown dtype 'bfloat61': did you mean 'bfloat16'"),
+        ({"task": []}, "found an empty list"),
+        ({"task": ["figure-5a", "figure-5e"]}, "unknown task 'figure-5e': did you mean 'figure-5"),
+        ({"task": "figure-5a", "seeds": [0, 1]}, "figure-5a draws nothing at random"),
+        ({"task": "figure-5a", "layers": [3]}, r"0\.\.2, found \[3\]"),
+    ],
+)
+def test_refusals(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        collapse(tiny_model("llama"), **{"lengths": [1, 2], **arguments})
+    assert "\n" not in str(caught.value)
+
+
+def test_an_active_edit_is_refused() -> None:
+    model = tiny_model("llama")
+    message = "found 'mask_scores' at blocks.0.attn.hook_attn_scores: it would not reach"
+    with pytest.raises(InputError, match=re.escape(message)), hooks.mask_scores(model, lambda query, key: query >= key):
+        collapse(model, "figure-5a", lengths=[1])

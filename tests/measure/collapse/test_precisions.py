@@ -15,7 +15,6 @@ from ostools.ground.errors import InputError
 from ostools.measure.collapse import distances, run
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.verdicts import Curve, deciding
 from ostools.measure.passes.last_tokens import LastRows
 from ostools.measure.passes.precisions import PRECISIONS, Precision
 from ostools.models import encode, view_in
@@ -157,19 +156,6 @@ def test_the_lengths_that_decide_in_16_bits_are_those_of_passes_of_their_own(mon
     spoiled = collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
     assert by_site(spoiled)["y"] < start
     assert spoiled.provenance.parameters["difference_at_probed_lengths"]["bfloat16"] == 0.0
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "lengths"),
-    [(5, 20, {4, 5, 20}), (5, 12, {4, 5, 12, 13}), (1, 8, {1, 8, 9}), (5, 11, set()), (1, 20, {1, 20})],
-)
-def test_the_lengths_that_decide_are_the_ends_of_a_range_and_those_beside_them(
-    first: int, last: int, lengths: set[int]
-) -> None:
-    tried = list(range(1, 21))
-    hidden = [first <= n <= last for n in tried]
-    curve = Curve(("t", "theorem", 7, "bfloat16", "y", 2), tried, tried, hidden)
-    assert deciding([curve]) == {("theorem", 7, length) for length in lengths}
 
 
 def _l2(*vectors: list[float] | None) -> dict[str, float]:

@@ -119,9 +119,7 @@ def test_what_a_filter_withheld_is_no_answer_and_is_not_asked_for_again(tmp_path
     asked, file = questions(1, 2), tmp_path / "a.jsonl"
 
     def reply(prompt: str) -> tuple[int, Any]:
-        return 200, completion(
-            "1" if prompt == asked[1].text else None, "stop" if prompt == asked[1].text else "content_filter"
-        )
+        return 200, completion("1") if prompt == asked[1].text else completion(None, "content_filter")
 
     with served(reply) as (url, heard):
         for _ in range(2):

@@ -105,57 +105,41 @@ def test_a_redirect_is_told_and_not_followed(tmp_path: Path) -> None:
         assert seen == []
 
 
-def drip_body(connection: socket.socket, request: bytes) -> None:
-    connection.sendall(HEAD + b"Content-Length: 100000\r\n\r\n")
-    for _ in range(400):
-        time.sleep(0.05)
-        connection.sendall(b" ")
-
-
 def on_questions(answer: Callable[[socket.socket, bytes], None]) -> Callable[[socket.socket, bytes], None]:
     """Whoever asks for the models is answered at once."""
     return lambda connection, request: (send_nothing if request.startswith(b"GET") else answer)(connection, request)
 
 
-@pytest.mark.parametrize("when", [lambda answer: answer, on_questions])
-def test_a_server_that_drips_does_not_outlive_the_time(tmp_path: Path, when: Any) -> None:
-    with raw_server(when(drip_body)) as (url, _):
-        start = time.monotonic()
-        with pytest.raises(InputError, match="no whole answer in time"):
-            ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl", timeout=1.0)
-        assert time.monotonic() - start < 6
+def sends(head: bytes, part: bytes, pause: float = 0.0) -> Callable[[socket.socket, bytes], None]:
+    """A server whose answer has no end."""
+
+    def answer(connection: socket.socket, request: bytes) -> None:
+        connection.sendall(head)
+        while True:
+            connection.sendall(part)
+            time.sleep(pause)
+
+    return answer
 
 
-@pytest.mark.parametrize("when", [lambda answer: answer, on_questions])
-def test_a_body_without_an_end_is_cut(tmp_path: Path, when: Any) -> None:
-    sent: list[int] = []
-
-    def endless(connection: socket.socket, request: bytes) -> None:
-        connection.sendall(HEAD + b"Content-Length: 1000000000000\r\n\r\n")
-        for _ in range(1000):
-            connection.sendall(b" " * 2**20)
-            sent.append(1)
-
-    with raw_server(when(endless)) as (url, _), pytest.raises(InputError, match="at most 8 MiB, found a longer one"):
-        ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
-    assert len(sent) < 64  # what the network itself holds comes to that
+BODY, HEADERS = HEAD + b"Content-Length: 1000000000000\r\n\r\n", b"HTTP/1.1 200 OK\r\n"
 
 
 @pytest.mark.parametrize("when", [lambda answer: answer, on_questions])
 @pytest.mark.parametrize(
-    ("pause", "words"), [(0.05, "no whole answer in time"), (0.0, "headers of at most 100 kB, found longer ones")]
+    ("answer", "timeout", "words"),
+    [
+        (sends(BODY, b" ", 0.05), 0.5, "no whole answer in time"),
+        (sends(HEADERS, b"X-More: x\r\n", 0.05), 0.5, "no whole answer in time"),
+        (sends(BODY, b" " * 2**20), 30.0, "at most 8 MiB, found a longer one"),
+        (sends(HEADERS, b"X-More: x\r\n" * 1000), 30.0, "headers of at most 100 kB, found longer ones"),
+    ],
 )
-def test_headers_without_an_end_do_not_outlive_the_time(tmp_path: Path, when: Any, pause: float, words: str) -> None:
-    def endless(connection: socket.socket, request: bytes) -> None:
-        connection.sendall(b"HTTP/1.1 200 OK\r\n")
-        for _ in range(400 if pause else 100_000):
-            connection.sendall(b"X-More: x\r\n" * (1 if pause else 1000))
-            time.sleep(pause)
-
-    with raw_server(when(endless)) as (url, _):
+def test_an_answer_without_an_end_is_cut(tmp_path: Path, when: Any, answer: Any, timeout: float, words: str) -> None:
+    with raw_server(when(answer)) as (url, _):
         start = time.monotonic()
         with pytest.raises(InputError, match=words):
-            ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl", timeout=1.0)
+            ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl", timeout=timeout)
         assert time.monotonic() - start < 6
 
 

@@ -17,7 +17,8 @@ from ostools.measure.answers.answers import answers
 from ostools.measure.passes.batches import Rows, batches, padding, shared_prefix
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt, view_in
-from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import EVERY_TEXT_FAMILY, TEXT_FAMILIES, Family, tiny_model
+from tests.measure.steps import step_logits, without_ends
 from tests.sets import quick
 
 LENGTHS = (20, 3, 14, 4, 16)  # far beyond the tiny models' window of 5, and below it
@@ -29,60 +30,39 @@ def random_ids(lengths=LENGTHS, seed: int = 0) -> list[list[int]]:
     return [torch.randint(6, 260, (n,), generator=generator).tolist() for n in lengths]
 
 
-def without_ends(model) -> None:
-    model.original_model.generation_config.eos_token_id = None
-    model.tokenizer.eos_token = None
-
-
-def alone(model, ids: list[int], written: list[int]) -> torch.Tensor:
-    """The oracle: logits of every step from a pass over the whole text, without cache, batch, mask or position ids."""
+def require_steps_are_alone(model, prompts: list[list[int]], shared: int, width: int, tolerance: float) -> None:
+    """The logits of every step of a batch are those of each prompt by itself."""
+    steps = torch.randint(6, 260, (STEPS, len(prompts)), generator=torch.Generator().manual_seed(1))
     found = []
     with torch.no_grad(), true_arithmetic(model):
-        for step in range(len(written)):
-            found.append(model(torch.tensor([ids + written[:step]]), use_cache=False)[0, -1])
-    return torch.stack(found)
+        rows = Rows(model, prompts, cached=True, shared=shared)
+        assert rows.padded
+        assert rows.unread.shape == (len(prompts), width)
+        for tokens in steps:
+            found.append(rows.logits()[:, 0])
+            rows.extend(tokens)
+    for row, ids in enumerate(prompts):
+        expected = step_logits(model, ids, steps[:-1, row].tolist())
+        error = (torch.stack([step[row] for step in found]) - expected).abs().max() / expected.abs().max()
+        assert float(error) <= tolerance
 
 
 @pytest.mark.parametrize("dtype", quick([torch.float32, torch.float64], torch.float32))
 @pytest.mark.parametrize("family", [*TEXT_FAMILIES, "bloom", "mpt"])
 def test_padded_logits_are_those_of_each_prompt_alone_at_every_step(family: str, dtype: torch.dtype) -> None:
     model = tiny_model(family, seed=4, scale=1.5, dtype=dtype)
-    prompts = random_ids()
-    steps = torch.randint(6, 260, (STEPS, len(prompts)), generator=torch.Generator().manual_seed(1))
-    rows, found = Rows(model, prompts, cached=True), []
-    assert rows.padded
-    with torch.no_grad(), true_arithmetic(model):
-        for tokens in steps:
-            found.append(rows.logits()[:, 0])
-            rows.extend(tokens)
-    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
-    for row, ids in enumerate(prompts):
-        expected = alone(model, ids, steps[:, row].tolist())
-        error = (torch.stack([step[row] for step in found]) - expected).abs().max() / expected.abs().max()
-        assert float(error) <= tolerance
+    require_steps_are_alone(model, random_ids(), 0, max(LENGTHS), 1e-5 if dtype == torch.float32 else 1e-12)
 
 
 @pytest.mark.parametrize("family", [*TEXT_FAMILIES, "bloom", "mpt"])
 def test_what_all_prompts_begin_with_is_read_once(family: str) -> None:
-    """The logits of every step are those of each prompt alone; where a window slides, nothing is shared."""
+    """Where a window slides, nothing is shared."""
     model = tiny_model(family, seed=4, scale=1.5, dtype=torch.float64)
     (prefix,) = random_ids((40,), seed=7)
     prompts = [prefix + ids for ids in random_ids((9, 3, 6))]
-    steps = torch.randint(6, 260, (STEPS, len(prompts)), generator=torch.Generator().manual_seed(1))
-    slides = bool(own_windows(model)) or family in ("bloom", "mpt")
     shared = shared_prefix(model, prompts, steps=STEPS)
-    assert shared == (0 if slides else 40)
-    found = []
-    with torch.no_grad(), true_arithmetic(model):
-        rows = Rows(model, prompts, cached=True, shared=shared)
-        assert rows.unread.shape == (3, 49 if slides else 9)
-        for tokens in steps:
-            found.append(rows.logits()[:, 0])
-            rows.extend(tokens)
-    for row, ids in enumerate(prompts):
-        expected = alone(model, ids, steps[:, row].tolist())
-        error = (torch.stack([step[row] for step in found]) - expected).abs().max() / expected.abs().max()
-        assert float(error) <= 1e-12
+    assert shared == (0 if own_windows(model) or family in ("bloom", "mpt") else 40)
+    require_steps_are_alone(model, prompts, shared, 49 - shared, 1e-12)
 
 
 def test_a_prefix_is_shared_but_for_what_is_read_and_where_it_is_worth_a_pass() -> None:
@@ -121,7 +101,7 @@ def test_rows_that_leave_take_nothing_with_them(family: Family) -> None:
 
 
 @pytest.mark.parametrize("temperature", quick([0.0, 1.3], 1.3))
-@pytest.mark.parametrize("family", TEXT_FAMILIES)
+@pytest.mark.parametrize("family", EVERY_TEXT_FAMILY)
 def test_batched_answers_are_those_of_each_prompt_alone(family: Family, temperature: float) -> None:
     model = tiny_model(family, seed=9, scale=1.5, dtype=torch.float32 if temperature else torch.float64, fresh=True)
     without_ends(model)
@@ -156,40 +136,37 @@ def test_equal_lengths_need_neither_mask_nor_positions() -> None:
     assert {"attention_mask", "position_ids"} <= told[1]
 
 
+def foreign(model) -> AbstractContextManager[Any]:
+    model.blocks[0].hook_resid_pre.add_hook(lambda tensor, hook: tensor)
+    return nullcontext()
+
+
 @pytest.mark.parametrize(
-    ("case", "words"),
+    ("block", "words"),
     [
-        ("bfloat16", "in bfloat16 the rounding"),
-        ("edit", "the active edit 'mask_scores'"),
-        ("foreign", "the active edit 'foreign'"),
-        ("capture", "being captured"),
-        ("rope", "'dynamic' rotary embedding"),
+        (lambda model: hooks.mask_scores(model, lambda query, key: query - key < 3), "the active edit 'mask_scores'"),
+        (foreign, "the active edit 'foreign'"),
+        (lambda model: hooks.capture(model, "pattern"), "being captured"),
     ],
 )
-def test_where_padding_could_do_harm_there_is_none(case: str, words: str) -> None:
-    rope: Any = (
-        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}} if case == "rope" else {}
-    )
-    model = tiny_model("llama", **rope, fresh=True)
-    if case == "bfloat16":
-        model = view_in(model, torch.bfloat16)
-    block: AbstractContextManager = nullcontext()
-    if case == "edit":
-        block = hooks.mask_scores(model, lambda query, key: query - key < 3)
-    elif case == "capture":
-        block = hooks.capture(model, "pattern")
-    elif case == "foreign":
-        model.blocks[0].hook_resid_pre.add_hook(lambda tensor, hook: tensor)
-    with block:
-        found = padding(model)
-        without_ends(model)
-        if case != "rope":
-            answers(model, [Prompt.from_ids(model, ids) for ids in random_ids((4, 5))], max_new_tokens=2)
-        if case == "capture":
-            assert not found.allowed
+def test_where_padding_could_do_harm_there_is_none(block: Any, words: str) -> None:
+    model = tiny_model("llama", fresh=True)
+    without_ends(model)
+    with block(model):
+        assert not padding(model).allowed
+        assert words in padding(model).reason
+        answers(model, [Prompt.from_ids(model, ids) for ids in random_ids((4, 5))], max_new_tokens=2)
     model.reset_hooks()
-    assert not found.allowed
-    assert words in found.reason
+
+
+def test_neither_in_16_bits_nor_where_rotations_depend_on_the_length_is_anything_padded() -> None:
+    rope: Any = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    for model, words in (
+        (view_in(tiny_model("llama"), torch.bfloat16), "in bfloat16 the rounding"),
+        (tiny_model("llama", rope_parameters=rope, fresh=True), "'dynamic' rotary embedding"),
+    ):
+        assert not padding(model).allowed
+        assert words in padding(model).reason
 
 
 @given(st.lists(st.integers(1, 600), min_size=1, max_size=40), st.booleans(), st.integers(1, 1000))
@@ -221,8 +198,7 @@ def test_an_embedding_that_nobody_trained_does_no_harm() -> None:
         torch.testing.assert_close(Rows(model, prompts, cached=True).logits(), expected)
 
 
-def test_padding_is_held_against_the_steps_of_another_batch() -> None:
-    """A step that generates is worth 32 tokens of padding, where padding is allowed at all."""
+def test_a_step_that_generates_is_worth_32_tokens_of_padding_where_padding_is_allowed() -> None:
     assert batches([4, 36], True) == [[0], [1]]
     assert batches([4, 36], True, steps=1) == [[0, 1]]
     assert batches([4, 37], True, steps=1) == [[0], [1]]

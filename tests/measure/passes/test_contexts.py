@@ -18,13 +18,13 @@ from ostools.models import view_in
 from ostools.models.lazy_cast import LazyCast
 from ostools.models.precision import casting
 from ostools.models.shape import Shape
-from tests.checkpoints import OTHERS, TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import EVERY_TEXT_FAMILY, Family, tiny_model
 from tests.families import SLOW
 
 IDS = torch.tensor([[3, 9, 4, 17]])
 
 
-@pytest.mark.parametrize("family", [*TEXT_FAMILIES, *(family for family in OTHERS if family not in SLOW)])
+@pytest.mark.parametrize("family", [family for family in EVERY_TEXT_FAMILY if family not in SLOW])
 def test_no_logits_and_the_same_y(family: Family) -> None:
     model = tiny_model(family)
     with torch.no_grad(), hooks.capture(model, "final_norm") as record:
@@ -84,26 +84,16 @@ def _shape(heads: int, element: int) -> Shape:
 
 @pytest.mark.parametrize(
     ("heads", "element", "longest"),
-    [(4, 4, 2048), (16, 4, 1024), (4, 1, 4096), (16, 8, 724)],  # heads * longest^2 * element <= 64 MiB
+    [(4, 4, 2048), (16, 4, 1024), (4, 1, 4096), (16, 8, 724)],
 )
 def test_a_pattern_of_64_mib_is_made_as_a_whole_and_one_token_more_is_not(
     heads: int, element: int, longest: int
 ) -> None:
-    assert (
-        heads * longest**2 * element
-        <= contexts.WHOLE_PATTERN_BYTES
-        == 64 * 2**20
-        < heads * (longest + 1) ** 2 * element
-    )
+    assert heads * longest**2 * element <= 64 * 2**20 < heads * (longest + 1) ** 2 * element
     assert contexts.strip_size(_shape(heads, element), longest) is None
     size = contexts.strip_size(_shape(heads, element), longest + 1)
     assert size == 32 * 2**20 // (heads * (longest + 1) * element)
-
-
-def test_a_row_that_is_larger_than_a_strip_goes_alone() -> None:
-    row = 4 * 2**21 * 4
-    assert row == contexts.STRIP
-    assert contexts.strip_size(_shape(4, 4), 2**21) == contexts.strip_size(_shape(4, 4), 2**22) == 1
+    assert contexts.strip_size(_shape(heads, element), 2**24) == 1  # a row that is larger than a strip goes alone
 
 
 def test_ten_whole_patterns_have_to_fit_where_strips_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from hooks.rounding import FLOATS, FORMATS, INTEGERS
-from ostools.ground.errors import InputError
 from ostools.ground.names import PRECISION_NAMES
 from ostools.measure.passes.precisions import PRECISIONS, Precision
 from ostools.models.describe import named_weights
@@ -31,19 +30,6 @@ def run(precision: Precision, model: TransformerBridge) -> Tensor:
     prepared = precision.prepared(model)
     with precision.running(prepared, IDS[0].tolist()):
         return prepared(IDS)[0, -1].double()
-
-
-def test_names() -> None:
-    assert len(PRECISIONS) == 4 + 6 * 3 + 1
-    for name, precision in PRECISIONS.items():
-        assert Precision.of_name(name) is precision
-        assert precision.name == name
-        if precision.part is None:
-            assert precision.dtype == DTYPES[name]
-        else:
-            assert (precision.dtype, name) == (torch.float32, f"{precision.format}-{precision.part}")
-    with pytest.raises(InputError, match="unknown dtype 'int8-weight': did you mean 'int8-weights'"):
-        Precision.of_name("int8-weight")
 
 
 KINDS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -23,12 +24,14 @@ from ostools.measure.probes.failure_stage import (
     _verdict,
     untrained_as_good,
 )
-from ostools.reporting.findings.probes import (
-    failure_stage_findings,
-)
+from ostools.reporting.findings.probes import failure_stage_findings
 from ostools.results import Provenance, frame_of
 
 LENGTHS = [3, 6, 9, 12, 130, 150]
+
+
+def decodability(frame: pd.DataFrame) -> Decodability:
+    return Decodability(frame, Provenance.without_model(), pd.DataFrame(), pd.DataFrame())
 
 
 def verdict(
@@ -44,8 +47,7 @@ def verdict(
     place = {"dtype": "float32", "site": "y", "layer": 2, "test": "t", "accuracy": 0.73, "low": low}
     best = pd.Series(place | {"target": "number", "finding": finding, "control": "none"})
     table = pd.DataFrame([dict(best), place | {"accuracy": untrained, "control": "random weights"}])
-    origin = Provenance({}, {}, None, {}, (), "")
-    as_good = untrained_as_good(Decodability(table, origin, *[pd.DataFrame()] * 2), best)
+    as_good = untrained_as_good(decodability(table), best)
     found = _verdict(prompts, best, hidden, as_good)
     return found["verdict"], found["reason"]
 
@@ -107,10 +109,7 @@ def made(verdicts: dict[str, list[str]], status: str = "active") -> FailureStage
         for name, each in verdicts.items()
         for n, verdict in enumerate(each, start=1)
     ]
-    origin = Provenance({}, {}, None, {}, (), "")
-    return FailureStage(
-        pd.DataFrame(rows), origin, pd.DataFrame(), Decodability(pd.DataFrame(), origin, *[pd.DataFrame()] * 2)
-    )
+    return FailureStage(pd.DataFrame(rows), Provenance.without_model(), pd.DataFrame(), decodability(pd.DataFrame()))
 
 
 ARMS = {
@@ -128,12 +127,9 @@ def test_which_stage_each_mitigation_repairs_and_breaks() -> None:
     assert set(changed["mitigation"]) == {"separator"}
     assert found.verdicts.columns.tolist() == ["dtype", "length", *ARMS]
     assert {name: found.verdicts[name].tolist() for name in ARMS} == ARMS
-    said = failure_stage_findings(found)
-    assert (
-        "separator: repairs unread to read at n = 3 (float32); indistinguishable to unread at n = 5 (float32), and breaks "
-        "read to undecodable at n = 2 (float32)." in said
-    )
-    assert "hint: changes no verdict." in said
+    repairs = "unread to read at n = 3 (float32); indistinguishable to unread at n = 5 (float32)"
+    said = f"separator: repairs {repairs}, and breaks read to undecodable at n = 2 (float32)."
+    assert {said, "hint: changes no verdict."} <= set(failure_stage_findings(found))
 
 
 def test_mitigations_are_each_once_and_wrong_ones_refused() -> None:
@@ -143,28 +139,25 @@ def test_mitigations_are_each_once_and_wrong_ones_refused() -> None:
         _mitigations(["hint", "seperator"])
 
 
-@pytest.fixture(scope="module")
-def counted(embedded):
-    return ost.failure_stage(embedded, "count-ones", lengths=LENGTHS, dtypes=["float32"], target="number")
-
-
 @pytest.mark.slow
-def test_shares_are_of_prompts_and_a_mitigation_stands_beside(counted, embedded) -> None:
-    frame = frame_of(counted)
+def test_shares_are_of_prompts_and_a_mitigation_stands_beside(embedded) -> None:
+    def measured(mitigation: Any) -> Any:
+        options: dict[str, Any] = {"lengths": LENGTHS, "dtypes": ["float32"], "mitigation": mitigation}
+        return ost.failure_stage(embedded, "count-ones", **options)
+
+    frame = frame_of(measured(None))
     assert frame["length"].tolist() == [3, 6, 9, 12, 130, 150]
     tested = frame[frame["prompts"] > 0]
     assert (tested[["read", "unread", "undecodable"]].sum(axis=1) == 1).all()
     assert frame["test"].tolist() == ["not tested", *["interpolated"] * 4, "extrapolated"]
     arms = ["separator:every=3", "sliding-window:window=4", "separator"]
-    under = ost.failure_stage(embedded, "count-ones", lengths=LENGTHS, dtypes=["float32"], mitigation=arms)
+    under = measured(arms)
     assert list(dict.fromkeys(under.frame["mitigation"])) == ["none", "separator", "sliding-window:window=4"]
     assert list(under.under) == ["separator", "sliding-window:window=4"]
     both = frame_of(under)
     without = both[both["mitigation"] == "none"].reset_index(drop=True)
     pd.testing.assert_frame_equal(without, frame)
     for name in under.under:
-        alone = frame_of(
-            ost.failure_stage(embedded, "count-ones", lengths=LENGTHS, dtypes=["float32"], mitigation=name)
-        )
+        alone = frame_of(measured(name))
         rows = both[both["mitigation"] == name].reset_index(drop=True)
         pd.testing.assert_frame_equal(rows, alone[alone["mitigation"] == name].reset_index(drop=True))

@@ -72,20 +72,6 @@ def test_a_probe_without_weights_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_on_the_trained_model_the_last_layer_is_the_models_own_answer(embedded) -> None:
-    found = ost.probe_intervention(embedded, "count-ones-bernoulli", lengths=range(2, 8), seeds=range(10))
-    found = frame_of(found)
-    at_y, behind = (
-        found[found["site"] == "y"].iloc[0],
-        found[(found["layer"] == 4) & (found["site"] == "residual")].iloc[0],
-    )
-    assert at_y["rank"] == behind["rank"] == 1
-    assert at_y["log_probability"] == pytest.approx(behind["log_probability"], abs=1e-5)
-    assert set(found["direction"]) == {"probe", "data"}
-    assert (found["predicted"] == 1).all()
-
-
-@pytest.mark.slow
 def test_every_dtype_is_read_for_itself() -> None:
     model = tiny_model("llama")
     asked = {"lengths": [1, 2, 3], "seeds": range(8), "dtypes": ["float32", "bfloat16", "float64"]}
@@ -94,6 +80,10 @@ def test_every_dtype_is_read_for_itself() -> None:
     assert found["random_low"].between(0, 1).all()
     assert (found["predicted"] == 1).all()
     assert (found["moved"] < found["prompts"]).all()
+    # Behind the last block the lens is the output itself.
+    at_y, behind = found[found["site"] == "y"], found[(found["layer"] == 2) & (found["site"] == "residual")]
+    assert at_y["rank"].tolist() == behind["rank"].tolist()
+    assert at_y["log_probability"].tolist() == pytest.approx(behind["log_probability"].tolist(), abs=1e-2)
     by_dtype = {str(dtype): rows.reset_index(drop=True) for dtype, rows in found.groupby("dtype")}
     for name in ("cosine", "intervention", "log_odds", "log_probability"):
         # Sums in two precisions; a probe's weights divide by what may be small.

@@ -13,7 +13,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers import prefilled
 from ostools.measure.answers.prefilled import PrefilledPairs, prefilled_prompts
 from ostools.measure.passes.last_tokens import separate_rows
-from ostools.measure.probes.captured import captured
+from ostools.measure.probes.scores import captured
 from ostools.models import encode
 from ostools.results import frame_of
 from ostools.tasks import AppendixTask, task
@@ -100,11 +100,7 @@ def test_the_copied_digit_is_probe_and_rows_say_what_they_are(embedded) -> None:
         ("count-ones", {"seeds": [1]}, "draws nothing at random"),
         ("count-ones", {"dtypes": ["float31"]}, "unknown dtype 'float31': did you mean 'float32'"),
         ("count-ones", {"layers": [9]}, r"layers: expected 'all' or numbers out of 0..2, found \[9\]"),
-        (
-            "count-ones",
-            {"lengths": [1, 250]},
-            "at most 256 tokens",
-        ),
+        ("count-ones", {"lengths": [1, 250]}, "at most 256 tokens"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(name: str, given: dict, words: str) -> None:

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground.errors import InputError
-from ostools.measure.probes.captured import Place
 from ostools.measure.probes.ridge import PENALTIES, fitted
 from ostools.measure.probes.scores import (
     BETWEEN,
@@ -20,6 +19,7 @@ from ostools.measure.probes.scores import (
     SAME,
     TESTS,
     Labelled,
+    Place,
     rows_of,
     said_by_probes,
     splits,
@@ -137,13 +137,24 @@ def test_no_group_is_on_both_sides_and_no_length_where_it_must_not() -> None:
         assert split.test != BETWEEN or min(trained) < min(held) <= max(held) < max(trained)
     tested = np.concatenate([split.held_out for split in given.splits if split.test == SAME])
     assert sorted(tested) == list(range(len(given.labels)))
-
-
-def test_one_sequence_a_length_has_no_test_on_the_same_lengths() -> None:
+    # One sequence a length has no test on the same lengths.
     given = asked(lengths=12, drawn=False)
     assert {split.test for split in given.splits} == {BETWEEN, BEYOND}
     between = np.concatenate([split.held_out for split in given.splits if split.test == BETWEEN])
     assert sorted(given.lengths[between]) == list(range(2, 12))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"lengths": 4}, r"at least 5 lengths, .* found 4; for example"),
+        ({"seeds": 5}, "at least 6 seeds, each a sequence of its own, found 5"),
+        ({"lengths": 5, "drawn": False}, r"at least 6 lengths, .* for example lengths=range\(1, 33\)"),
+    ],
+)
+def test_too_few_lengths_or_sequences_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        asked(**options)
 
 
 def test_rounding_that_destroys_the_code_destroys_what_is_decoded() -> None:
@@ -181,7 +192,8 @@ def test_a_constant_has_no_code_whatever_its_rounding() -> None:
 def test_steps_are_the_differences_of_what_stands_beside() -> None:
     given = asked()
     code = torch.from_numpy(given.labels)[:, None].double()
-    places = [replace(HERE, depth=depth, site=site, layer=layer) for depth, site, layer in _ORDER]
+    order = (("embedding", 0), ("residual_mid", 0), ("residual", 1), ("y", 1))
+    places = [Place(depth, site, layer) for depth, (site, layer) in enumerate(order)]
     found = dict(zip(places, (0 * code, code, 0 * code, code), strict=True))
     steps = steps_of(said_by_probes(given, found, ("none",)).assign(dtype="float32"))
     here = steps[steps["test"] == SAME]
@@ -189,15 +201,3 @@ def test_steps_are_the_differences_of_what_stands_beside() -> None:
     assert here["behind"].tolist()[::2] == [1, 1]
     assert here["step"].tolist() == pytest.approx((here["behind"] - here["before"]).tolist())
     assert here["block"].tolist()[:2] == [0, 0]
-
-
-_ORDER = ((0, "embedding", 0), (1, "residual_mid", 0), (2, "residual", 1), (3, "y", 1))
-
-
-def test_too_few_lengths_or_sequences_are_refused() -> None:
-    with pytest.raises(InputError, match=r"at least 5 lengths, .* found 4; for example"):
-        asked(lengths=4)
-    with pytest.raises(InputError, match="at least 6 seeds, each a sequence of its own, found 5"):
-        asked(seeds=5)
-    with pytest.raises(InputError, match=r"at least 6 lengths, .* for example lengths=range\(1, 33\)"):
-        asked(lengths=5, drawn=False)
