@@ -13,30 +13,18 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
 from ostools.models.describe import hashed_once, named_weights
-from tests.checkpoints import FAMILIES, TWO_FAMILIES, Family, make_model, tiny_model, write_checkpoint
-from tests.sets import quick
+from tests.checkpoints import TWO_FAMILIES, Family, make_model, tiny_model, write_checkpoint
 
 
-@pytest.mark.parametrize("family", quick(FAMILIES, *TWO_FAMILIES))
+@pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_a_loaded_model_is_described(family: Family, tmp_path: Path) -> None:
-    model = load_model(write_checkpoint(tmp_path, family))
-    described = describe(model)
-    own = make_model("gemma3" if family == "gemma3-multimodal" else family)
-    assert described.name == str(tmp_path)
-    assert described.revision is None
-    assert described.architecture == type(own).__name__
+    described = describe(load_model(write_checkpoint(tmp_path, family), device="cpu"))
+    assert (described.name, described.revision) == (str(tmp_path), None)
+    assert described.architecture == type(make_model(family)).__name__
     assert (described.n_layers, described.d_model, described.n_heads, described.d_vocab) == (2, 32, 4, 268)
     assert described.n_key_value_heads == (4 if family == "gpt2" else 2)
-    assert described.n_parameters == sum(parameter.numel() for parameter in own.parameters())
-    assert (described.dtype, described.device) == ("float32", str(next(model.parameters()).device))
-    assert described.attention_implementation == "eager"
+    assert (described.dtype, described.device, described.attention_implementation) == ("float32", "cpu", "eager")
     assert described.trained_lengths is None
-
-
-def test_the_card_says_what_was_trained(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "gemma")
-    (tmp_path / "card.json").write_text('{"trained_lengths": {"copy-last": 256}, "recipe": "any"}')
-    assert describe(load_model(tmp_path)).trained_lengths == {"copy-last": 256}
 
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)
