@@ -128,17 +128,24 @@ def test_a_stream_that_is_not_the_whole_is_refused(tmp_path: Path, monkeypatch: 
         loaded(tmp_path, "olmo")
 
 
-def test_what_needs_no_inside_is_measured(tmp_path: Path) -> None:
+def test_what_needs_no_inside_is_measured_and_the_result_says_what_is_missing(tmp_path: Path) -> None:
     model = loaded(tmp_path, "qwen3_next")
     prompt = ost.Prompt.from_ids(model, IDS)
-    sketch = ost.sensitivity(model, prompt, linearisations=["full"], method="sketch", cotangents=32)
-    exact = ost.sensitivity(model, prompt, linearisations=["full"])
+    sketch = ost.sensitivity(model, prompt, method="sketch", cotangents=32)
+    exact = ost.sensitivity(model, prompt)
+    assert set(exact.frame["linearisation"]) == {"full"}
     torch.testing.assert_close(
         torch.tensor(sketch.frame["frobenius_norm"]), torch.tensor(exact.frame["frobenius_norm"]), rtol=1e-4, atol=0
     )
     notes = exact.provenance.parameters
     assert notes["no_softmax"].startswith("linear_attention in block 0: the paper's statements")
     assert notes["runs"]["full"]["experts"]["nearest"]["block"] in (0, 1)
+    sentences = " ".join(exact.findings())
+    assert "(frozen, frozen-attention, frozen-norm, detached) are missing" in sentences
+    assert "Linear_attention in block" in sentences
+    assert set(ost.faithfulness(model, exact, logit=50).frame["way"]) == {"removed", "replaced"}
+    with pytest.raises(ValueError, match="scores"):
+        ost.faithfulness(model, exact, logit=50, ways=["masked"])
     dtypes = ["float32", "bfloat16-weights"]
     collapse = ost.collapse(model, "figure-5a", lengths=[4], dtypes=dtypes)
     assert set(collapse.frame["dtype"]) == set(dtypes)
@@ -173,19 +180,6 @@ def test_a_choice_of_experts_past_the_stream_is_refused(tmp_path: Path, monkeypa
     monkeypatch.setattr(GraniteMoeModel, "forward", model)
     with pytest.raises(InputError, match="a choice of experts depends on a token past it"):
         loaded(tmp_path, "granitemoe")
-
-
-def test_the_default_is_what_needs_no_inside_and_the_result_says_so(tmp_path: Path) -> None:
-    model = loaded(tmp_path, "qwen3_next")
-    result = ost.sensitivity(model, ost.Prompt.from_ids(model, IDS))
-    assert set(result.frame["linearisation"]) == {"full"}
-    sentences = " ".join(result.findings())
-    assert "(frozen, frozen-attention, frozen-norm, detached) are missing" in sentences
-    assert "Linear_attention in block" in sentences
-    found = ost.faithfulness(model, result, logit=50)
-    assert set(found.frame["way"]) == {"removed", "replaced"}
-    with pytest.raises(ValueError, match="scores"):
-        ost.faithfulness(model, result, logit=50, ways=["masked"])
 
 
 @pytest.mark.slow
