@@ -1,9 +1,10 @@
-"""What no edit can do is refused before or in the forward pass, and leaves nothing behind."""
+"""What no edit can do is refused before or in the forward pass, by name, and leaves nothing behind."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from hooks import Edge, Head, Sublayer
+from hooks import Edge, Head, HookError, Sublayer
+from hooks.errors import checked_arguments
 from tests.checkpoints import tiny_model
 from tests.hooks.test_edit import REFERENCE, window
 
@@ -98,3 +100,51 @@ def test_what_was_not_captured_or_is_not_there_is_refused_by_name() -> None:
         pass
     assert "q_norm_scale" in hooks.available_sites(tiny_model("gemma3"))
     assert "mlp_up" not in hooks.available_sites(tiny_model("gpt2"))
+
+
+# Arguments of another type than the annotation says.
+
+
+@checked_arguments(HookError, {dict: "a table"})
+def taken(
+    number: int,
+    share: float | None = None,
+    *names: str,
+    on: bool = True,
+    way: Literal["up", "down"] = "up",
+    told: Callable[[int], None] | None = None,
+    table: dict | None = None,  # pyright: ignore[reportMissingTypeArgument]
+    rest: list[int] | int = 0,
+    either: str | dict = "",  # pyright: ignore[reportMissingTypeArgument]
+    **more: int,
+) -> str:
+    return "taken"
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "message"),
+    [
+        (("1",), {}, "number: expected a whole number, found '1'"),
+        ((True,), {}, "number: expected a whole number, found True"),
+        ((1.0,), {}, "number: expected a whole number, found 1.0"),
+        ((1, "half"), {}, "share: expected a number or None, found 'half'"),
+        ((1, None, "a", 3), {}, "names: expected a text, found 3"),
+        ((1,), {"on": 1}, "on: expected True or False, found 1"),
+        ((1,), {"way": 3}, "way: expected a text, found 3"),
+        ((1,), {"told": "x"}, "told: expected a function or None, found 'x'"),
+        ((1,), {"table": [1]}, r"table: expected a table or None, found \[1\]"),
+        ((), {}, "taken: missing a required argument: 'number'; it takes number, share, names, on"),
+    ],
+)
+def test_anything_else_is_refused_by_name(args: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(HookError, match=f"^{message}"):
+        taken(*args, **options)
+
+
+def test_a_name_that_it_does_not_take_is_answered_with_the_nearest() -> None:
+    @checked_arguments(HookError)
+    def plain(model: str, variants: str = "") -> None: ...
+
+    message = "plain: got an unexpected keyword argument 'variant'; did you mean 'variants'? it takes model, variants"
+    with pytest.raises(HookError, match=f"^{re.escape(message)}$"):
+        plain("a", variant="b")  # pyright: ignore[reportCallIssue]
