@@ -50,15 +50,14 @@ def test_a_label_leads_back_to_any_separator(every: int, text: str) -> None:
     assert named(label_of(given)) == given
 
 
+NEEDED = {"sliding-window": ":window=4", "attention-temperature": ":factor=2.0"}
+
+
 @pytest.mark.parametrize("name", list(BUILT_IN))
 def test_every_built_in_name_is_a_class_that_is_there(name: str) -> None:
-    made = named("sliding-window:window=4" if name == "sliding-window" else _with_needs(name))
+    made = named(name + NEEDED.get(name, ""))
     assert isinstance(made, Mitigation)
     assert label_of(made).split(":")[0] == name
-
-
-def _with_needs(name: str) -> str:
-    return {"attention-temperature": "attention-temperature:factor=2.0"}.get(name, name)
 
 
 @pytest.mark.parametrize(

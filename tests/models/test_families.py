@@ -13,7 +13,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 
 import hooks
 from hooks.sites import is_closed
-from mitigations.window import own_windows
+from mitigations.passes import own_windows
 from ostools.ground.errors import InputError
 from ostools.measure.passes.output import logit_scale
 from ostools.models import describe, load_model, view_in
