@@ -1,4 +1,4 @@
-"""Configurations of tiny models of the families that one law file walks: `OTHERS`, by name, with what each has of its own."""
+"""Configurations of tiny models of every family, by name: what each has of its own, and how it spells the sizes of all."""
 
 from __future__ import annotations
 
@@ -8,12 +8,37 @@ import transformers
 from transformers import PreTrainedConfig
 
 
-def _alternating(n_layers: int) -> list[str]:
+def _alternating(settings: dict[str, Any]) -> list[str]:
     """Windows in every other layer, the first among them."""
-    return ["full_attention" if layer % 2 else "sliding_attention" for layer in range(n_layers)]
+    layers = range(settings["num_hidden_layers"])
+    return ["full_attention" if layer % 2 else "sliding_attention" for layer in layers]
 
 
-_NEO = {"full_attention": "global", "sliding_attention": "local"}
+def _local(settings: dict[str, Any]) -> list[Any]:
+    """The same in GPT-Neo's words."""
+    return [[["global" if kind == "full_attention" else "local" for kind in _alternating(settings)], 1]]
+
+
+_TIED: dict[str, Any] = {"tie_word_embeddings": True}
+_WINDOWS: dict[str, Any] = {
+    "sliding_window": lambda settings: settings["window"],
+    "layer_types": _alternating,
+    "query_pre_attn_scalar": lambda settings: 2 * settings["head_dim"],
+}
+
+FIRST: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "gemma": ("Gemma", "GemmaForCausalLM", _TIED),
+    # Soft-caps low enough to matter.
+    "gemma2": (
+        "Gemma2",
+        "Gemma2ForCausalLM",
+        {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0, **_WINDOWS, **_TIED},
+    ),
+    "gemma3": ("Gemma3Text", "Gemma3ForCausalLM", _WINDOWS | _TIED),
+    "llama": ("Llama", "LlamaForCausalLM", {}),
+    "gpt2": ("GPT2", "GPT2LMHeadModel", _TIED),
+}
+"""The families that most tests walk: as `OTHERS`, which one law file walks."""
 
 OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mistral": ("Mistral", "MistralForCausalLM", {"sliding_window": 5}),
@@ -43,7 +68,7 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "neo": (
         "GPTNeo",
         "GPTNeoForCausalLM",
-        {"window_size": 5, "attention_types": lambda layers: [[[_NEO[kind] for kind in _alternating(layers)], 1]]},
+        {"window_size": 5, "attention_types": _local},
     ),
     "mixtral": ("Mixtral", "MixtralForCausalLM", {"num_local_experts": 4}),
     "gpt-oss": (
@@ -59,7 +84,7 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
 }
 """Name -> the configuration's class in transformers (without "Config"), the architecture, and settings of its own; a function
-makes one from the number of layers."""
+makes one from the sizes."""
 
 REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "opt-350m": ("OPT", "OPTForCausalLM", {"do_layer_norm_before": False}),
@@ -79,53 +104,36 @@ SLOW = ("olmo3", "granite", "opt", "gptj", "neo", "gpt-oss")
 WIDE_ONLY = ("olmo2", "olmo3", "opt", "gptj", "neo")
 EXPERTS = ("gpt-oss", "mixtral", "olmoe", "qwen3-moe")
 
-# How a family's configuration spells a size; None: it has no such setting.
+_ONE_WIDTH: dict[str, str | None] = {"num_key_value_heads": None, "head_dim": None}
+_GPT: dict[str, str | None] = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+    "max_position_embeddings": "n_positions",
+    **_ONE_WIDTH,
+}
 _SPELLINGS: dict[str, dict[str, str | None]] = {
-    "GPTNeoX": {"num_key_value_heads": None, "head_dim": None},
-    "Falcon": {"num_key_value_heads": None, "head_dim": None, "intermediate_size": "ffn_hidden_size"},
-    "Bloom": {
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-        "num_key_value_heads": None,
-        "head_dim": None,
-        "intermediate_size": None,
-        "max_position_embeddings": "seq_length",
-    },
-    "Mpt": {
-        "hidden_size": "d_model",
-        "num_hidden_layers": "n_layers",
-        "num_attention_heads": "n_heads",
-        "num_key_value_heads": None,
-        "head_dim": None,
-        "intermediate_size": None,
-        "max_position_embeddings": "max_seq_len",
-    },
-    "GPTJ": {
-        "hidden_size": "n_embd",
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-        "num_key_value_heads": None,
-        "head_dim": None,
-        "intermediate_size": "n_inner",
-        "max_position_embeddings": "n_positions",
-    },
-    "OPT": {"num_key_value_heads": None, "head_dim": None, "intermediate_size": "ffn_dim"},
-    "GPTNeo": {
-        "num_hidden_layers": "num_layers",
-        "num_attention_heads": "num_heads",
-        "num_key_value_heads": None,
-        "head_dim": None,
-    },
+    "GPT2": _GPT | {"pad_token_id": None},
+    "GPTJ": _GPT,
+    "GPTNeoX": _ONE_WIDTH,
+    "GPTNeo": _ONE_WIDTH | {"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"},
+    "OPT": _ONE_WIDTH | {"intermediate_size": "ffn_dim"},
+    "Falcon": _ONE_WIDTH | {"intermediate_size": "ffn_hidden_size"},
+    "Bloom": _GPT | {"hidden_size": "hidden_size", "intermediate_size": None, "max_position_embeddings": "seq_length"},
+    "Mpt": _GPT
+    | {"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
+    | {"intermediate_size": None, "max_position_embeddings": "max_seq_len"},
     **{key: {"head_dim": None} for key in ("Qwen2", "Phi3", "Phi", "Olmo2", "Olmo3", "Granite", "Olmoe")},
 }
+"""How a family's configuration spells a size; None: it has no such setting."""
 
 
-def other_config(family: str, settings: dict[str, Any], overrides: dict[str, Any]) -> PreTrainedConfig:
-    """The configuration of one of `OTHERS` or `REFUSED` from sizes in Llama's spelling, and the family's own `overrides`."""
-    name, _, own = (OTHERS | REFUSED)[family]
-    spelling = _SPELLINGS.get(name, {})
+def named_config(family: str, settings: dict[str, Any], overrides: dict[str, Any]) -> PreTrainedConfig:
+    """The configuration of a family from sizes in Llama's spelling (and its "window"), and the family's own `overrides`."""
+    name, _, own = (FIRST | OTHERS | REFUSED)[family]
+    spelling = _SPELLINGS.get(name, {}) | {"window": None}
     named = ((spelling.get(key, key), value) for key, value in settings.items())
     spelled = {key: value for key, value in named if key is not None}
-    layers = settings["num_hidden_layers"]
-    own = {key: value(layers) if callable(value) else value for key, value in own.items()}
+    own = {key: value(settings) if callable(value) else value for key, value in own.items()}
     return getattr(transformers, f"{name}Config")(**(spelled | {"tie_word_embeddings": False} | own | overrides))
