@@ -34,7 +34,7 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from ostools.models.bridge import with_acting_attention
 from ostools.models.load import unpatched
 from tests import traces
-from tests.families import FIRST, OTHERS, REFUSED, named_config
+from tests.families import FIRST, OTHERS, REFUSED, architecture, named_config
 
 Family = Literal["gemma", "gemma2", "gemma3", "gemma3-multimodal", "llama", "gpt2"] | str
 
@@ -221,7 +221,7 @@ def make_tokenizer(*, bos: bool = True, fresh: bool = False) -> PreTrainedTokeni
         return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-ARCHITECTURE: dict[str, str] = {name: architecture for name, (_, architecture, _) in (FIRST | OTHERS | REFUSED).items()}
+ARCHITECTURE: dict[str, str] = {family: architecture(family) for family in (*FIRST, *OTHERS, *REFUSED)}
 
 
 def tiny_model(

@@ -26,75 +26,53 @@ _WINDOWS: dict[str, Any] = {
     "query_pre_attn_scalar": lambda settings: 2 * settings["head_dim"],
 }
 
-FIRST: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "gemma": ("Gemma", "GemmaForCausalLM", _TIED),
+FIRST: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma": ("Gemma", _TIED),
     # Soft-caps low enough to matter.
-    "gemma2": (
-        "Gemma2",
-        "Gemma2ForCausalLM",
-        {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0, **_WINDOWS, **_TIED},
-    ),
-    "gemma3": ("Gemma3Text", "Gemma3ForCausalLM", _WINDOWS | _TIED),
-    "llama": ("Llama", "LlamaForCausalLM", {}),
-    "gpt2": ("GPT2", "GPT2LMHeadModel", _TIED),
+    "gemma2": ("Gemma2", {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0, **_WINDOWS, **_TIED}),
+    "gemma3": ("Gemma3Text", _WINDOWS | _TIED),
+    "llama": ("Llama", {}),
+    "gpt2": ("GPT2", _TIED),
 }
 """The families that most tests walk: as `OTHERS`, which one law file walks."""
 
-OTHERS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "mistral": ("Mistral", "MistralForCausalLM", {"sliding_window": 5}),
-    "qwen2": ("Qwen2", "Qwen2ForCausalLM", {}),
-    "qwen2-windows": (
-        "Qwen2",
-        "Qwen2ForCausalLM",
-        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
-    ),
-    "qwen3": ("Qwen3", "Qwen3ForCausalLM", {}),
-    "phi3": ("Phi3", "Phi3ForCausalLM", {"sliding_window": 5}),
-    "olmo2": ("Olmo2", "Olmo2ForCausalLM", {}),
-    "olmo3": ("Olmo3", "Olmo3ForCausalLM", {"sliding_window": 5, "layer_types": _alternating}),
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mistral": ("Mistral", {"sliding_window": 5}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2-windows": ("Qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
+    "qwen3": ("Qwen3", {}),
+    "phi3": ("Phi3", {"sliding_window": 5}),
+    "olmo2": ("Olmo2", {}),
+    "olmo3": ("Olmo3", {"sliding_window": 5, "layer_types": _alternating}),
     "granite": (
         "Granite",
-        "GraniteForCausalLM",
         {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 2.0},
     ),
-    "neox": ("GPTNeoX", "GPTNeoXForCausalLM", {"rotary_pct": 0.25}),
-    "neox-sequential": ("GPTNeoX", "GPTNeoXForCausalLM", {"rotary_pct": 0.25, "use_parallel_residual": False}),
-    "phi": ("Phi", "PhiForCausalLM", {"partial_rotary_factor": 0.5}),
-    "falcon": ("Falcon", "FalconForCausalLM", {"multi_query": True, "bias": False}),
-    "bloom": ("Bloom", "BloomForCausalLM", {}),
-    "mpt": ("Mpt", "MptForCausalLM", {}),
-    "opt": ("OPT", "OPTForCausalLM", {}),
-    "gptj": ("GPTJ", "GPTJForCausalLM", {"rotary_dim": 4}),
-    "neo": (
-        "GPTNeo",
-        "GPTNeoForCausalLM",
-        {"window_size": 5, "attention_types": _local},
-    ),
-    "mixtral": ("Mixtral", "MixtralForCausalLM", {"num_local_experts": 4}),
+    "neox": ("GPTNeoX", {"rotary_pct": 0.25}),
+    "neox-sequential": ("GPTNeoX", {"rotary_pct": 0.25, "use_parallel_residual": False}),
+    "phi": ("Phi", {"partial_rotary_factor": 0.5}),
+    "falcon": ("Falcon", {"multi_query": True, "bias": False}),
+    "bloom": ("Bloom", {}),
+    "mpt": ("Mpt", {}),
+    "opt": ("OPT", {}),
+    "gptj": ("GPTJ", {"rotary_dim": 4}),
+    "neo": ("GPTNeo", {"window_size": 5, "attention_types": _local}),
+    "mixtral": ("Mixtral", {"num_local_experts": 4}),
     "gpt-oss": (
         "GptOss",
-        "GptOssForCausalLM",
         {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5, "layer_types": _alternating},
     ),
-    "olmoe": ("Olmoe", "OlmoeForCausalLM", {"num_experts": 4, "num_experts_per_tok": 2}),
-    "qwen3-moe": (
-        "Qwen3Moe",
-        "Qwen3MoeForCausalLM",
-        {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
-    ),
+    "olmoe": ("Olmoe", {"num_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3-moe": ("Qwen3Moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}),
 }
-"""Name -> the configuration's class in transformers (without "Config"), the architecture, and settings of its own; a function
+"""Name -> the configuration's class in transformers (without "Config"), and settings of its own; a function
 makes one from the sizes."""
 
-REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "opt-350m": ("OPT", "OPTForCausalLM", {"do_layer_norm_before": False}),
-    "falcon-alibi": (
-        "Falcon",
-        "FalconForCausalLM",
-        {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
-    ),
-    "falcon-40b": ("Falcon", "FalconForCausalLM", {"new_decoder_architecture": True, "num_kv_heads": 2}),
-    "phi-qk-norm": ("Phi", "PhiForCausalLM", {"qk_layernorm": True}),
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "opt-350m": ("OPT", {"do_layer_norm_before": False}),
+    "falcon-alibi": ("Falcon", {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}),
+    "falcon-40b": ("Falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    "phi-qk-norm": ("Phi", {"qk_layernorm": True}),
 }
 """The same of models that `load_model` refuses, because TransformerLens does not compute what Hugging Face computes."""
 
@@ -129,9 +107,15 @@ _SPELLINGS: dict[str, dict[str, str | None]] = {
 """How a family's configuration spells a size; None: it has no such setting."""
 
 
+def architecture(family: str) -> str:
+    """The class of a family's model in transformers."""
+    name = (FIRST | OTHERS | REFUSED)[family][0].removesuffix("Text")
+    return "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
+
+
 def named_config(family: str, settings: dict[str, Any], overrides: dict[str, Any]) -> PreTrainedConfig:
     """The configuration of a family from sizes in Llama's spelling (and its "window"), and the family's own `overrides`."""
-    name, _, own = (FIRST | OTHERS | REFUSED)[family]
+    name, own = (FIRST | OTHERS | REFUSED)[family]
     spelling = _SPELLINGS.get(name, {}) | {"window": None}
     named = ((spelling.get(key, key), value) for key, value in settings.items())
     spelled = {key: value for key, value in named if key is not None}

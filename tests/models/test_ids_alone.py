@@ -48,24 +48,15 @@ def test_ids_give_the_numbers_of_their_text(pair, measure: Callable[[Any, Any], 
         assert set(without["token"]) <= {f"<{index}>" for index in ids.tolist()}
 
 
-@pytest.mark.slow
 def test_collapse_over_ids_is_collapse_over_their_text(pair) -> None:
     whole, bare, _ = pair
     before = ost.encode(whole, "the ").ids.tolist()
     (item,) = ost.encode(whole, "1").ids.tolist()[1:]
-    asked: dict[str, Any] = {"lengths": [1, 2, 7], "dtypes": ["float32", "bfloat16"]}
-    expected = ost.collapse(whole, ost.tasks.RepeatTask("prompt", "the ", "1", "ids"), **asked)
-    for task in (
-        ost.tasks.RepeatedIds(before, item, name="prompt"),
-        ost.Prompt.from_ids(bare, [*before, item]),
-        ost.tasks.PairsOfIds(
-            {n: ([*before, *[item] * n], [*before, *[item] * (n + 1)]) for n in (1, 2, 7)}, name="prompt"
-        ),
-    ):
-        pd.testing.assert_frame_equal(ost.collapse(bare, task, **asked).frame, expected.frame, check_exact=True)
-    moved = ost.attention_variation(bare, ost.Prompt.from_ids(bare, [*before, item]), lengths=[1, 3]).frame
-    of_text = ost.attention_variation(whole, ost.tasks.RepeatTask("prompt", "the ", "1", "ids"), lengths=[1, 3]).frame
-    pd.testing.assert_frame_equal(moved, of_text, check_exact=True)
+    options: dict[str, Any] = {"lengths": [1, 2], "dtypes": ["float32"]}
+    expected = ost.collapse(whole, ost.tasks.RepeatTask("prompt", "the ", "1", "ids"), **options)
+    written = {n: ([*before, *[item] * n], [*before, *[item] * (n + 1)]) for n in (1, 2)}
+    for task in (ost.Prompt.from_ids(bare, [*before, item]), ost.tasks.PairsOfIds(written, name="prompt")):
+        pd.testing.assert_frame_equal(ost.collapse(bare, task, **options).frame, expected.frame, check_exact=True)
 
 
 @pytest.mark.parametrize(
