@@ -98,8 +98,15 @@ def load_model(
             module, place_by_module = in_places(checkpoint, torch_dtype, torch_device, device_map)
         bridge = wrapped(module, family, source.name)
     give_tokenizer(bridge, tokenizer)
-    origin = source.name, source.revision, trained_lengths, source.quantisation, place_by_module
-    remember(bridge, Metadata(*origin, title=source.title))
+    metadata = Metadata(
+        name=source.name,
+        revision=source.revision,
+        trained_lengths=trained_lengths,
+        quantisation=source.quantisation,
+        device_map=place_by_module,
+        title=source.title,
+    )
+    remember(bridge, metadata)
     return bridge
 
 

@@ -30,7 +30,7 @@ EFFORT += "reasoning_effort + '\n' }}" + _TURN
 
 
 def _model(source: str) -> Any:
-    return with_template(Template(source, ("<|u|>", "<|a|>"), ("", ""), None))
+    return with_template(Template(source, ("<|u|>", "<|a|>")))
 
 
 def _text(model: Any, **options: Any) -> str:
