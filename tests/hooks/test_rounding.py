@@ -86,6 +86,7 @@ def test_integers_are_the_nearest_on_their_grid(format: str, dtype: torch.dtype)
     x[:, 3], x[7, 1] = 0.0, 30.0  # a channel of nothing, and one whose scale an outlier sets
     largest = {"int8": 127, "int4": 7}[format]
     scale = integer_scale(x.abs().amax(0), format)
+    torch.testing.assert_close(scale, x.abs().amax(0) / largest)
     found = stored(x, format, scale)
     for row, channel in [(i, j) for i in range(40) for j in range(5)]:
         step = Fraction(scale[channel].item())

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
+import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
 from ostools.models.describe import hashed_once, named_weights
@@ -110,3 +111,16 @@ def test_within_a_measurement_weights_are_hashed_once_until_one_is_written_or_re
     weight.data.add_(1.0)  # leaves no trace: outside of a measurement each description hashes anew
     assert describe(model).weight_hash == real(dict(named_weights(model)))
     assert len(calls) == 1
+
+
+def test_a_model_on_the_meta_device() -> None:
+    theirs: Any = make_model("gemma")
+    theirs.to("meta")
+    match = "expected a model with weights, found one on torch's meta device"
+    with pytest.raises(InputError, match=match):
+        ost.adopt(theirs)
+    model = tiny_model("gemma", fresh=True)
+    for measure in (describe, lambda model: ost.sensitivity(model, "ab"), lambda model: ost.bounds(model, "ab")):
+        model.to("meta")
+        with pytest.raises(InputError, match=match):
+            measure(model)
