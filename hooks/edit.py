@@ -16,10 +16,10 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.capture import capture
-from hooks.errors import HookError, is_whole, listed, short_repr
+from hooks.errors import HookError, short_repr
 from hooks.lock import model_block
 from hooks.register import HookBody, Order, attached, hidden, lowest, positions
-from hooks.sites import points
+from hooks.sites import checked_heads, points
 from hooks.strips import active_strips
 
 Mask = Bool[Tensor, "*prompt query key"]
@@ -204,7 +204,7 @@ def _edited(
     heads: Iterable[int] | None = None,
 ) -> AbstractContextManager[None]:
     """The block in which `body(tensor, layer)` stands at a site of these layers, on these heads alone where some are named."""
-    head_indices = _checked_heads(model, heads)
+    head_indices = checked_heads(model, heads)
 
     def at(layer: Any) -> HookBody:
         return lambda tensor: _on_heads(tensor, body(tensor, layer), head_indices)
@@ -254,22 +254,6 @@ def _on_heads(before: Tensor, after: Tensor, heads: Sequence[int] | None) -> Ten
     return out
 
 
-def _checked_heads(model: TransformerBridge, heads: Iterable[int] | None) -> tuple[int, ...] | None:
-    if heads is None:
-        return None
-    if isinstance(heads, str) or not isinstance(heads, Iterable):
-        raise HookError(
-            f"heads: expected numbers out of 0..{model.cfg.n_heads - 1}, such as [0], found {short_repr(heads)}"
-        )
-    head_indices = listed(heads)
-    wrong = [head for head in head_indices if not is_whole(head) or not 0 <= head < model.cfg.n_heads]
-    if wrong or not head_indices:
-        raise HookError(
-            f"expected heads out of 0..{model.cfg.n_heads - 1}, found {short_repr(wrong) if wrong else 'none'}"
-        )
-    return tuple(map(int, head_indices))
-
-
 def _tuples(what: str, values: object, names: str, example: str) -> list[tuple[int, ...]]:
     """Check that each entry has as many numbers as there are `names`; a single one without its brackets is a common slip."""
     listed: list[Any] = list(values) if isinstance(values, Iterable) else [values]
@@ -287,7 +271,7 @@ def _heads_by_layer(model: TransformerBridge, heads: Iterable[tuple[int, int]]) 
     by_layer: dict[int, list[int]] = {}
     for layer, head in _tuples("heads", heads, "layer, head", "[(0, 1)]"):
         points(model, "z", [layer])
-        _checked_heads(model, [head])
+        checked_heads(model, [head])
         by_layer.setdefault(layer, []).append(head)
     if not by_layer:
         raise HookError("expected at least one (layer, head), found none")

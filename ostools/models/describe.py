@@ -45,7 +45,7 @@ class Null:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Facts:
+class LoaderFacts:
     """Facts of a model that only the loader knows.
 
     name: what the user asked for. revision: the hub's commit. trained_lengths: task -> longest length it was trained on, where
@@ -66,15 +66,15 @@ class _Facts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metadata(_Facts):
+class Metadata(LoaderFacts):
     """What the loader notes. check: what refuses the model where it is no longer what was checked."""
 
     check: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelDescription(_Facts):
-    """The identity of a model: what the loader noted, and what it is now. `device`: where it computes."""
+class ModelDescription(LoaderFacts):
+    """The identity of a model: what the loader noted (`LoaderFacts`), and what it is now. `device`: where it computes."""
 
     weight_hash: str
     config_hash: str
@@ -137,7 +137,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
     dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights.values()})
     devices = sorted({str(weight.device) for weight in weights.values()})
     return ModelDescription(
-        **{field.name: getattr(metadata, field.name) for field in fields(_Facts)},
+        **{field.name: getattr(metadata, field.name) for field in fields(LoaderFacts)},
         weight_hash=_hash_within_a_measurement(model, weights),
         config_hash=config_hash(model),
         architecture=str(model.cfg.architecture),

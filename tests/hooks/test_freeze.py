@@ -124,6 +124,17 @@ def test_fully_frozen_network_without_mlp_is_linear(family, activations: bool, t
     torch.testing.assert_close(torch.einsum("opd,pd->o", jacobian, embedded), run(embedded), rtol=1e-9, atol=1e-9)
 
 
+def test_exact_arithmetic_keeps_the_share_of_a_sink(tokens: Tokens) -> None:
+    """gpt-oss: a learnt score a head joins the softmax."""
+    model = tiny_model("gpt-oss", seed=1, dtype=torch.float64)
+    with hooks.exact_arithmetic(model), hooks.capture(model, "scores", "pattern") as record:
+        model(tokens)
+    for layer, scores in record["scores"].items():
+        sink = model.blocks[layer].attn.original_component.sinks.exp()[:, None, None]
+        expected = scores.exp() / (scores.exp().sum(-1, keepdim=True) + sink)
+        torch.testing.assert_close(record["pattern"][layer], expected, rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize("activation", [torch.nn.functional.gelu, torch.nn.functional.silu, torch.tanh])
 def test_the_ratio_of_an_activation_is_its_factor_and_at_zero_its_slope(activation: Any) -> None:
     a = torch.tensor([-3.0, -1e-3, 0.0, 0.5, 40.0], dtype=torch.float64)
