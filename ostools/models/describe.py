@@ -36,7 +36,7 @@ _SMALL = 1 << 23  # bytes of weights up to which one thread hashes them
 
 @dataclass(frozen=True)
 class Null:
-    """A untrained model: its kind and seed, and the name and weight hash of the model that it stands beside."""
+    """An untrained model: its kind and seed, and the name and weight hash of the model that it stands beside."""
 
     kind: str
     seed: int

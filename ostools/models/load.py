@@ -98,15 +98,8 @@ def load_model(
             module, place_by_module = in_places(checkpoint, torch_dtype, torch_device, device_map)
         bridge = wrapped(module, family, source.name)
     give_tokenizer(bridge, tokenizer)
-    metadata = Metadata(
-        name=source.name,
-        revision=source.revision,
-        trained_lengths=trained_lengths,
-        quantisation=source.quantisation,
-        device_map=place_by_module,
-        title=source.title,
-    )
-    remember(bridge, metadata)
+    facts = {name: getattr(source, name) for name in ("name", "revision", "title", "quantisation")}
+    remember(bridge, Metadata(**facts, trained_lengths=trained_lengths, device_map=place_by_module))
     return bridge
 
 

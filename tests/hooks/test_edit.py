@@ -170,12 +170,12 @@ def test_hooks_of_others_are_reported(model: TransformerBridge) -> None:
     ]
     for place in places:
         handle = place()
-        assert [active.kind for active in hooks.active_edits(model)] == ["foreign"]
+        assert [(active.kind, active.block) for active in hooks.active_edits(model)] == [("foreign", 0)]
         handle.remove()
     directions: list[tuple[Literal["fwd", "bwd"], list[Any]]] = [("fwd", point.fwd_hooks), ("bwd", point.bwd_hooks)]
     for direction, kept in directions:
         theirs = point.add_hook(lambda tensor, hook: tensor * 5, dir=direction)
-        assert [active.kind for active in hooks.active_edits(model)] == ["foreign"]
+        assert [(active.kind, active.block) for active in hooks.active_edits(model)] == [("foreign", 0)]
         theirs.hook.remove()
         kept.clear()
     assert hooks.active_edits(model) == ()

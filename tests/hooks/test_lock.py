@@ -7,6 +7,7 @@ import inspect
 import linecache
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -106,8 +107,10 @@ def test_a_block_that_waits_for_its_own_workers_is_a_clear_error(
 
     with ThreadPoolExecutor(1) as pool, hooks.ablate_heads(one, [(0, 1)]):
         one(IDS)
+        begin = time.monotonic()
         with pytest.raises(HookError, match=r"held by the thread 'MainThread' in hooks\.ablate_heads, which is itself"):
             pool.submit(work).result()
+        assert time.monotonic() - begin > 0.2
     assert free(one)
 
 

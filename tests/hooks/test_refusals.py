@@ -13,9 +13,11 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
+import ostools as ost
 from hooks import Edge, Head, HookError, Sublayer
 from hooks.errors import checked_arguments
 from tests.checkpoints import tiny_model
+from tests.generic_models import generic_model
 from tests.hooks.test_edit import REFERENCE, window
 
 Tokens = Int[Tensor, "batch pos"]
@@ -98,8 +100,22 @@ def test_what_was_not_captured_or_is_not_there_is_refused_by_name() -> None:
     missing = hooks.capture(model, "post_norm1_scale")
     with pytest.raises(hooks.HookError, match=r"LlamaForCausalLM.*no site 'post_norm1_scale'.*did you mean"), missing:
         pass
-    assert "q_norm_scale" in hooks.available_sites(tiny_model("gemma3"))
+    assert {"q_norm_scale", "rotary_cos", "rotary_q"} <= set(hooks.available_sites(tiny_model("gemma3")))
     assert "mlp_up" not in hooks.available_sites(tiny_model("gpt2"))
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        lambda model: hooks.frozen(model, activations=True),
+        lambda model: hooks.in_strips(model, 2),
+        lambda model: hooks.upcast(model, ["norms"]),
+    ],
+)
+def test_blocks_that_are_not_known_inside_are_refused(block: Callable[[TransformerBridge], Any]) -> None:
+    model = ost.adopt(generic_model("mamba"))
+    with pytest.raises(hooks.HookError, match="by the generic route"), block(model):
+        pass
 
 
 # Arguments of another type than the annotation says.

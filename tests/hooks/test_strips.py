@@ -34,7 +34,7 @@ def edit_of(model: TransformerBridge, name: str):
 
 
 @pytest.mark.parametrize("size", quick([1, 4, 7, 23, 99], 1, 7, 99))
-@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
+@pytest.mark.parametrize("family", quick([*TEXT_FAMILIES, "phi"], "gemma3", "gpt2", "phi"))
 def test_strips_give_the_logits_of_the_whole(family: Family, size: int) -> None:
     model = tiny_model(family, dtype=torch.float64, scale=2.0)
     with hooks.exact_arithmetic(model):

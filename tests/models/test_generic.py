@@ -220,9 +220,6 @@ def test_what_needs_the_inside_is_refused(tmp_path: Path) -> None:
     for measure in (*detached, ost.bounds, ost.hops):
         with pytest.raises(ValueError, match=r"inside|activations"):
             measure(model, prompt)
-    for block in (hooks.frozen(model, activations=True), hooks.in_strips(model, 2), hooks.upcast(model, ["norms"])):
-        with pytest.raises(hooks.HookError, match="by the generic route"), block:
-            pass
 
 
 @pytest.mark.parametrize("kind", ["granite", "granitemoe", "cohere", "recurrent_gemma"])
