@@ -88,8 +88,9 @@ def _placements(
     placements: list[Placement] = []
     if pattern is not None:
         placements += [(point, pattern(), Order.FREEZE) for point in points(model, "pattern").values()]
-    for place in norms_of(model).values() if norm else ():
-        placements += with_input(place.before, place.after, norm(place), Order.FREEZE, reads=Order.FREEZE)
+    if norm:
+        for place in norms_of(model).values():
+            placements += with_input(place.before, place.after, norm(place), Order.FREEZE, reads=Order.FREEZE)
     return placements + (_activations(model, activation) if activation else [])
 
 

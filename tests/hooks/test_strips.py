@@ -139,6 +139,7 @@ def test_a_mask_has_four_axes_or_is_none() -> None:
     causal = torch.zeros(1, 1, 23, 23).masked_fill(torch.ones(23, 23).triu(1).bool(), torch.finfo(torch.float32).min)
     with torch.no_grad(), hooks.in_strips(model, 4):
         expected = model.blocks[0].attn(x, attention_mask=causal)[0]
-        torch.testing.assert_close(model.blocks[0].attn(x, attention_mask=None)[0], expected)
+        for mask in (None, torch.ones(1, 1, 23, 23).tril().bool()):
+            torch.testing.assert_close(model.blocks[0].attn(x, attention_mask=mask)[0], expected)
         with pytest.raises(hooks.HookError, match=r"expected a mask of four axes or none, found \(1, 23, 23\)"):
             model.blocks[0].attn(x, attention_mask=causal[0])

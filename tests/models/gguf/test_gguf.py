@@ -102,8 +102,9 @@ def test_the_quantisation_is_that_of_the_header(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_the_reader_drops_or_does_not_know(written: dict[str, Any], match: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"family": "llama"} | written
     with pytest.raises(InputError, match=match):
-        load_model(write_gguf(tmp_path / "tiny.gguf", **({"family": "llama"} | written)))
+        load_model(write_gguf(tmp_path / "tiny.gguf", **options))
 
 
 def test_digits_are_cut_off_before_anything_else(tmp_path: Path) -> None:
