@@ -7,19 +7,19 @@ query block is one token long (generation with a key/value cache).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.capture import capture
-from hooks.errors import HookError, is_whole, listed, short_repr
+from hooks.errors import HookError, short_repr
 from hooks.lock import model_block
-from hooks.register import HookBody, Order, Placement, attached, hidden, lowest, positions
-from hooks.sites import points
+from hooks.register import HookBody, Order, attached, hidden, lowest, positions
+from hooks.sites import checked_heads, points
 from hooks.strips import active_strips
 
 Mask = Bool[Tensor, "*prompt query key"]
@@ -45,20 +45,18 @@ def mask_scores(
 
     Raises `HookError` for a matrix that does not fit, and for a query that is left without a key.
     """
-    head_indices = _checked_heads(model, heads)
 
-    def body(scores: Tensor) -> Tensor:
+    def body(scores: Tensor, layer: int) -> Tensor:
         if not callable(allowed) and active_strips(model) is not None:
             raise HookError(
                 "mask_scores: attention runs in strips of queries (a long prompt), which a matrix does not fit: give a rule of "
                 "positions in its place, such as lambda query, key: matrix[query, key]"
             )
-        permitted = _permitted(allowed, scores)
-        masked = _on_heads(scores, scores.masked_fill(~permitted, lowest(scores)), head_indices)
+        masked = scores.masked_fill(~_permitted(allowed, scores), lowest(scores))
         _require_some_key("mask_scores", scores, masked)
         return masked
 
-    with attached(_everywhere(points(model, "scores", layers), body), kind="mask_scores"):
+    with _edited(model, "mask_scores", "scores", body, layers, heads):
         yield
 
 
@@ -75,9 +73,8 @@ def scale_scores(
     Masked keys stay masked. Raises `HookError` for factors that are not one finite number for each query, and if a score
     overflows its dtype.
     """
-    head_indices = _checked_heads(model, heads)
 
-    def body(scores: Tensor) -> Tensor:
+    def body(scores: Tensor, layer: int) -> Tensor:
         queries = positions(scores)[0][:, 0]
         factors = factor(queries) if callable(factor) else torch.full(queries.shape, float(factor), dtype=torch.float64)
         if factors.shape != queries.shape or not bool(torch.isfinite(factors).all()):
@@ -89,9 +86,9 @@ def scale_scores(
         scaled = torch.where(masked, scores, scores * factors.to(scores)[:, None])
         if bool(hidden(scaled).ne(masked).any()) or not bool(torch.isfinite(scaled).all()):
             raise HookError(f"scale_scores: the scaled scores overflow {scores.dtype}; use smaller factors")
-        return _on_heads(scores, scaled, head_indices)
+        return scaled
 
-    with attached(_everywhere(points(model, "scores", layers), body), kind="scale_scores"):
+    with _edited(model, "scale_scores", "scores", body, layers, heads):
         yield
 
 
@@ -107,25 +104,16 @@ def replace_pattern(
 
     It has the shape of the model's own, or a batch of 1 that stands for every prompt; `HookError` otherwise.
     """
-    head_indices = _checked_heads(model, heads)
 
-    def body_of(layer: int) -> HookBody:
-        def body(current: Tensor) -> Tensor:
-            new = pattern(current, layer) if callable(pattern) else pattern.to(current)
-            if new.shape[:1] == (1,):
-                new = new.expand(current.shape[0], *new.shape[1:])
-            if new.shape != current.shape:
-                raise HookError(f"replace_pattern: expected {tuple(current.shape)}, found {tuple(new.shape)}")
-            return _on_heads(current, new, head_indices)
+    def body(current: Tensor, layer: int) -> Tensor:
+        new = pattern(current, layer) if callable(pattern) else pattern.to(current)
+        if new.shape[:1] == (1,):
+            new = new.expand(current.shape[0], *new.shape[1:])
+        if new.shape != current.shape:
+            raise HookError(f"replace_pattern: expected {tuple(current.shape)}, found {tuple(new.shape)}")
+        return new
 
-        return body
-
-    placements = [
-        (point, body_of(layer), Order.EDIT)
-        for layer, point in points(model, "pattern", layers).items()
-        if layer is not None
-    ]
-    with attached(placements, kind="replace_pattern"):
+    with _edited(model, "replace_pattern", "pattern", body, layers, heads):
         yield
 
 
@@ -152,17 +140,13 @@ def ablate_heads(
         raise HookError(f"ablate_heads: method {method!r} {need}")
     means = {} if reference is None else _means(model, heads_by_layer, reference)
 
-    def body_of(layer: int) -> HookBody:
-        def body(z: Tensor) -> Tensor:
-            out = z.clone()
-            for head in heads_by_layer[layer]:
-                out[:, :, head] = means.get((layer, head), 0.0)
-            return out
+    def body(z: Tensor, layer: int) -> Tensor:
+        out = z.clone()
+        for head in heads_by_layer[layer]:
+            out[:, :, head] = means.get((layer, head), 0.0)
+        return out
 
-        return body
-
-    z_points = points(model, "z", heads_by_layer)
-    with attached([(z_points[layer], body_of(layer), Order.EDIT) for layer in heads_by_layer], kind="ablate_heads"):
+    with _edited(model, "ablate_heads", "z", body, heads_by_layer):
         yield
 
 
@@ -194,30 +178,38 @@ def ablate_edges(
 
     uncut = {(layer, *edge) for layer, cut in by_layer.items() for edge in cut}
 
-    def body_of(layer: int) -> HookBody:
-        def body(tensor: Tensor) -> Tensor:
-            out = tensor.clone()
-            first_query = tensor.shape[-1] - tensor.shape[-2]
-            for head, query, key in by_layer[layer]:
-                if first_query <= query < tensor.shape[-1]:
-                    out[:, head, query - first_query, key] = 0.0 if method == "zero" else lowest(tensor)
-                    uncut.discard((layer, head, query, key))
-            if method == "renormalise":
-                _require_some_key("ablate_edges", tensor, out)
-            return out
+    def body(tensor: Tensor, layer: int) -> Tensor:
+        out = tensor.clone()
+        first_query = tensor.shape[-1] - tensor.shape[-2]
+        for head, query, key in by_layer[layer]:
+            if first_query <= query < tensor.shape[-1]:
+                out[:, head, query - first_query, key] = 0.0 if method == "zero" else lowest(tensor)
+                uncut.discard((layer, head, query, key))
+        if method == "renormalise":
+            _require_some_key("ablate_edges", tensor, out)
+        return out
 
-        return body
-
-    sites = points(model, "pattern" if method == "zero" else "scores", by_layer)
-    with attached([(sites[layer], body_of(layer), Order.EDIT) for layer in by_layer], kind="ablate_edges"):
+    with _edited(model, "ablate_edges", "pattern" if method == "zero" else "scores", body, by_layer):
         yield
     if uncut:
         raise HookError(f"ablate_edges: no forward pass held the query of edge {min(uncut)}; is the prompt that long?")
 
 
-def _everywhere(places: Mapping[int | None, HookPoint], body: HookBody) -> list[Placement]:
-    """Placements of one edit at every one of the places."""
-    return [(point, body, Order.EDIT) for point in places.values()]
+def _edited(
+    model: TransformerBridge,
+    kind: str,
+    site: str,
+    body: Callable[[Tensor, int], Tensor],
+    layers: Iterable[int] | None,
+    heads: Iterable[int] | None = None,
+) -> AbstractContextManager[None]:
+    """The block in which `body(tensor, layer)` stands at a site of these layers, on these heads alone where some are named."""
+    head_indices = checked_heads(model, heads)
+
+    def at(layer: Any) -> HookBody:
+        return lambda tensor: _on_heads(tensor, body(tensor, layer), head_indices)
+
+    return attached([(point, at(layer), Order.EDIT) for layer, point in points(model, site, layers).items()], kind)
 
 
 def _require_some_key(what: str, before: Tensor, after: Tensor) -> None:
@@ -262,22 +254,6 @@ def _on_heads(before: Tensor, after: Tensor, heads: Sequence[int] | None) -> Ten
     return out
 
 
-def _checked_heads(model: TransformerBridge, heads: Iterable[int] | None) -> tuple[int, ...] | None:
-    if heads is None:
-        return None
-    if isinstance(heads, str) or not isinstance(heads, Iterable):
-        raise HookError(
-            f"heads: expected numbers out of 0..{model.cfg.n_heads - 1}, such as [0], found {short_repr(heads)}"
-        )
-    head_indices = listed(heads)
-    wrong = [head for head in head_indices if not is_whole(head) or not 0 <= head < model.cfg.n_heads]
-    if wrong or not head_indices:
-        raise HookError(
-            f"expected heads out of 0..{model.cfg.n_heads - 1}, found {short_repr(wrong) if wrong else 'none'}"
-        )
-    return tuple(map(int, head_indices))
-
-
 def _tuples(what: str, values: object, names: str, example: str) -> list[tuple[int, ...]]:
     """Check that each entry has as many numbers as there are `names`; a single one without its brackets is a common slip."""
     listed: list[Any] = list(values) if isinstance(values, Iterable) else [values]
@@ -295,7 +271,7 @@ def _heads_by_layer(model: TransformerBridge, heads: Iterable[tuple[int, int]]) 
     by_layer: dict[int, list[int]] = {}
     for layer, head in _tuples("heads", heads, "layer, head", "[(0, 1)]"):
         points(model, "z", [layer])
-        _checked_heads(model, [head])
+        checked_heads(model, [head])
         by_layer.setdefault(layer, []).append(head)
     if not by_layer:
         raise HookError("expected at least one (layer, head), found none")

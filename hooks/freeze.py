@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ _ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 2e-2, tor
 
 
 Activation = Callable[[Tensor], Tensor]
+Imposed = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @model_block
@@ -51,14 +52,10 @@ def frozen(
             "frozen() with attention=False, norms=False and activations=False holds nothing constant: set at least one"
         )
     _require_known(model, "frozen", attention, norms, activations)
-    placements: list[Placement] = []
-    if attention:
-        placements += [(point, _stop, Order.FREEZE) for point in points(model, "pattern").values()]
-    if norms:
-        placements += [placement for norm in norms_of(model).values() for placement in _frozen_norm(norm)]
-    if activations:
-        placements += _activations(model, _frozen_activation)
-    with attached(placements, kind="freeze"):
+    pattern = (lambda: _stop) if attention else None
+    with attached(
+        _placements(model, pattern, norms and _frozen_norm, activations and _frozen_activation), kind="freeze"
+    ):
         yield
 
 
@@ -74,15 +71,27 @@ def hold_first_pass(
     """
     if attention or norms or activations:
         _require_known(model, "hold_first_pass", attention, norms, activations)
-    strips, placements = active_strips(model), list[Placement]()
-    if attention and strips is None:
-        placements += [(point, _first_pattern(), Order.FREEZE) for point in points(model, "pattern").values()]
-    if norms:
-        placements += [placement for norm in norms_of(model).values() for placement in _first_scale(norm)]
-    if activations:
-        placements += _activations(model, _first_activation)
+    strips = active_strips(model)
+    pattern = _first_pattern if attention and strips is None else None
+    placements = _placements(model, pattern, norms and _first_scale, activations and _first_activation)
     with strips.holding() if attention and strips is not None else nullcontext(), attached(placements, kind="freeze"):
         yield
+
+
+def _placements(
+    model: TransformerBridge,
+    pattern: Callable[[], HookBody] | None,
+    norm: Callable[[Norm], Callable[[Tensor, Tensor], Tensor]] | Literal[False],
+    activation: Callable[[str, Activation], Imposed] | Literal[False],
+) -> list[Placement]:
+    """Placements of what these make for every pattern, norm and activation; of those that are left out none."""
+    placements: list[Placement] = []
+    if pattern is not None:
+        placements += [(point, pattern(), Order.FREEZE) for point in points(model, "pattern").values()]
+    if norm:
+        for place in norms_of(model).values():
+            placements += with_input(place.before, place.after, norm(place), Order.FREEZE, reads=Order.FREEZE)
+    return placements + (_activations(model, activation) if activation else [])
 
 
 def _require_known(model: TransformerBridge, what: str, attention: bool, norms: bool, activations: bool) -> None:
@@ -112,12 +121,7 @@ def activation_ratio(activation: Activation, a: Tensor) -> Tensor:
     return torch.where(zero, limit, activation(a) / torch.where(zero, 1.0, a))
 
 
-Imposed = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-def _activations(
-    model: TransformerBridge, make: Callable[[str, Callable[[Tensor], Tensor]], Imposed]
-) -> list[Placement]:
+def _activations(model: TransformerBridge, make: Callable[[str, Activation], Imposed]) -> list[Placement]:
     """Placements that `make` gives for every MLP, between the input and the output of its activation."""
     available = available_sites(model)
     if "mlp_gate" not in available or "mlp_hidden" not in available:
@@ -193,7 +197,7 @@ def _first_pattern() -> HookBody:
     return impose
 
 
-def _first_scale(norm: Norm) -> list[Placement]:
+def _first_scale(norm: Norm) -> Callable[[Tensor, Tensor], Tensor]:
     """After the norm, g (x - c(x)) / r of the first pass."""
     linear: list[Callable[[Tensor], Tensor]] = []
 
@@ -203,10 +207,10 @@ def _first_scale(norm: Norm) -> list[Placement]:
             _check_reproduces(norm.name, _with_bias(norm, linear[0](x)), out)
         return _with_bias(norm, linear[0](x)).to(out.dtype)
 
-    return with_input(norm.before, norm.after, impose, Order.FREEZE, reads=Order.FREEZE)
+    return impose
 
 
-def _frozen_norm(norm: Norm) -> list[Placement]:
+def _frozen_norm(norm: Norm) -> Callable[[Tensor, Tensor], Tensor]:
     """After the norm, the same value with the gradient of g (x - c(x)) / stop(r)."""
 
     def freeze(x: Tensor, out: Tensor) -> Tensor:
@@ -215,7 +219,7 @@ def _frozen_norm(norm: Norm) -> list[Placement]:
         # x - stop(x) is exactly 0: the value is the model's own, the gradient the frozen map's.
         return out.detach() + linear(x - x.detach()).to(out.dtype)
 
-    return with_input(norm.before, norm.after, freeze, Order.FREEZE, reads=Order.FREEZE)
+    return freeze
 
 
 def _stop(tensor: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks.errors import HookError, nearest
 from hooks.lock import model_block
 from hooks.register import HookBody, Order, attached
-from hooks.sites import checked_layers, points
+from hooks.sites import checked_heads, checked_layers, points
 
 PARTS: dict[str, tuple[str, ...]] = {
     "attention": ("attention_output",),
@@ -98,8 +98,7 @@ def _point(model: TransformerBridge, target: Target) -> HookPoint:
         if target.part not in ("attention", "mlp"):
             raise HookError(f"gated: expected the part 'attention' or 'mlp', found {target.part!r}")
         return points(model, PARTS[target.part][0], [target.layer])[target.layer]
-    if type(target.head) is not int or not 0 <= target.head < model.cfg.n_heads:
-        raise HookError(f"gated: expected heads out of 0..{model.cfg.n_heads - 1}, found {target.head!r}")
+    checked_heads(model, [target.head])
     if isinstance(target, Edge) and not 0 <= target.key <= target.query:
         raise HookError(f"gated: expected 0 <= key <= query, found query {target.query}, key {target.key}")
     return points(model, "pattern" if isinstance(target, Edge) else "z", [target.layer])[target.layer]

@@ -172,6 +172,23 @@ def checked_layers(model: TransformerBridge, layers: Iterable[int] | None) -> tu
     return tuple(sorted(set(map(int, layer_indices))))
 
 
+def checked_heads(model: TransformerBridge, heads: Iterable[int] | None) -> tuple[int, ...] | None:
+    """`heads` as they are given, None for all of them; a head that the model does not have raises."""
+    if heads is None:
+        return None
+    if isinstance(heads, str) or not isinstance(heads, Iterable):
+        raise HookError(
+            f"heads: expected numbers out of 0..{model.cfg.n_heads - 1}, such as [0], found {short_repr(heads)}"
+        )
+    head_indices = listed(heads)
+    wrong = [head for head in head_indices if not is_whole(head) or not 0 <= head < model.cfg.n_heads]
+    if wrong or not head_indices:
+        raise HookError(
+            f"expected heads out of 0..{model.cfg.n_heads - 1}, found {short_repr(wrong) if wrong else 'none'}"
+        )
+    return tuple(map(int, head_indices))
+
+
 def points(model: TransformerBridge, name: str, layers: Iterable[int] | None = None) -> dict[int | None, HookPoint]:
     """The hook points of a site by layer, or under the key None where there is only one in the model.
 

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from mitigations.base import Composed, Label, Mitigation, MitigationError, compose, insert, parts, rewrite
 from mitigations.named import BUILT_IN, label, mitigation, names, optional
+from mitigations.passes import AttentionTemperature, SlidingWindow, Upcast
 from mitigations.prompts import Hint, Interleave, Numbered, PositionalHint, RepeatPrompt, Separator
-from mitigations.temperature import AttentionTemperature
-from mitigations.upcast import Upcast
-from mitigations.window import SlidingWindow
 
 if TYPE_CHECKING:  # loaded on first use: they run a model, so they import torch, and a name with its options needs none
     from mitigations.contract import acts as acts

@@ -13,9 +13,9 @@ BUILT_IN = {
     "numbered": "mitigations.prompts:Numbered",
     "interleave": "mitigations.prompts:Interleave",
     "repeat-prompt": "mitigations.prompts:RepeatPrompt",
-    "sliding-window": "mitigations.window:SlidingWindow",
-    "attention-temperature": "mitigations.temperature:AttentionTemperature",
-    "upcast": "mitigations.upcast:Upcast",
+    "sliding-window": "mitigations.passes:SlidingWindow",
+    "attention-temperature": "mitigations.passes:AttentionTemperature",
+    "upcast": "mitigations.passes:Upcast",
 }
 """Where each built-in mitigation is found."""
 

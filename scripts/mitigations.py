@@ -18,7 +18,7 @@ from typing import Any
 import ostools as ost
 from mitigations import Hint, Mitigation, MitigationError, Separator, SlidingWindow, label
 from mitigations import mitigation as parsed
-from mitigations.window import own_windows
+from mitigations.passes import own_windows
 from ostools.experiments.study.verdicts import ABOUT, NO_EFFECT, UNDECIDED, at_limit, in_words
 from ostools.ground.errors import InputError
 from ostools.results import write_atomically

@@ -15,8 +15,7 @@ import torch
 
 import ostools as ost
 from tests.checkpoints import tiny_model
-from tests.hooks.test_interrupts import Tracer, is_clean, run_interrupted, traced
-from tests.hooks.test_lock import IDS, LEFT, dtype_of, free
+from tests.hooks.test_lock import IDS, LEFT, Tracer, dtype_of, free, is_clean, run_interrupted, traced
 
 CASES = 500
 _MEASURED: dict[str, Callable[[Any], object]] = {

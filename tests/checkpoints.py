@@ -23,13 +23,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import (
-    Gemma2Config,
     Gemma3Config,
     Gemma3ForConditionalGeneration,
-    Gemma3TextConfig,
-    GemmaConfig,
-    GPT2Config,
-    LlamaConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -39,11 +34,11 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from ostools.models.bridge import with_acting_attention
 from ostools.models.load import unpatched
 from tests import traces
-from tests.families import OTHERS, REFUSED, other_config
+from tests.families import FIRST, OTHERS, REFUSED, architecture, named_config
 
 Family = Literal["gemma", "gemma2", "gemma3", "gemma3-multimodal", "llama", "gpt2"] | str
 
-TEXT_FAMILIES: tuple[Family, ...] = ("gemma", "gemma2", "gemma3", "llama", "gpt2")
+TEXT_FAMILIES: tuple[Family, ...] = tuple(FIRST)
 FAMILIES: tuple[Family, ...] = (*TEXT_FAMILIES, "gemma3-multimodal")
 EVERY_FAMILY: tuple[Family, ...] = (*FAMILIES, *OTHERS)
 EVERY_TEXT_FAMILY: tuple[Family, ...] = (*TEXT_FAMILIES, *OTHERS)
@@ -133,23 +128,9 @@ def make_config(
 ) -> PreTrainedConfig:
     """The Hugging Face configuration of a tiny model; `overrides` are the family's own configuration keys.
 
-    Gemma 2 and 3 alternate sliding (`window` keys) and full layers; Gemma 2 soft-caps scores and logits low
-    enough to matter. GPT-2 has neither grouped heads nor a free `d_head`.
+    Gemma 2 and 3 alternate sliding (`window` keys) and full layers. GPT-2 has neither grouped heads nor a free `d_head`.
     """
-    settings: dict[str, Any]
-    if family == "gpt2":
-        settings = {
-            "n_embd": d_model,
-            "n_layer": n_layers,
-            "n_head": n_heads,
-            "n_inner": d_mlp,
-            "n_positions": context,
-            "vocab_size": d_vocab,
-            "bos_token_id": 2,
-            "eos_token_id": 1,
-        }
-        return GPT2Config(**(settings | overrides))
-    settings = {
+    settings: dict[str, Any] = {
         "hidden_size": d_model,
         "num_hidden_layers": n_layers,
         "num_attention_heads": n_heads,
@@ -158,29 +139,13 @@ def make_config(
         "intermediate_size": d_mlp,
         "vocab_size": d_vocab,
         "max_position_embeddings": context,
+        "window": window,
         "pad_token_id": 0,
         "eos_token_id": 1,
         "bos_token_id": 2,
     }
-    if family in OTHERS or family in REFUSED:
-        return other_config(family, settings, overrides)
-    alternating: list[str] = ["full_attention" if i % 2 else "sliding_attention" for i in range(n_layers)]
-    sliding: dict[str, Any] = {
-        "sliding_window": window,
-        "layer_types": alternating,
-        "query_pre_attn_scalar": 2 * d_head,
-    }
-    if family == "gemma":
-        return GemmaConfig(**(settings | overrides))
-    if family == "llama":
-        settings["tie_word_embeddings"] = False
-        return LlamaConfig(**(settings | overrides))
-    if family == "gemma2":
-        caps: dict[str, Any] = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0}
-        return Gemma2Config(**(settings | sliding | caps | overrides))
-    text = Gemma3TextConfig(**(settings | sliding | overrides))
-    if family == "gemma3":
-        return text
+    if family != "gemma3-multimodal":
+        return named_config(family, settings, overrides)
     vision: dict[str, Any] = {
         "hidden_size": 16,
         "intermediate_size": 16,
@@ -190,8 +155,8 @@ def make_config(
         "patch_size": 14,
     }
     return Gemma3Config(
-        text_config=text.to_dict(), vision_config=vision, mm_tokens_per_image=4, boi_token_index=10,
-        eoi_token_index=11, image_token_index=12,
+        text_config=named_config("gemma3", settings, overrides).to_dict(), vision_config=vision, mm_tokens_per_image=4,
+        boi_token_index=10, eoi_token_index=11, image_token_index=12,
     )  # fmt: skip
 
 
@@ -257,14 +222,7 @@ def make_tokenizer(*, bos: bool = True, fresh: bool = False) -> PreTrainedTokeni
         return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-ARCHITECTURE: dict[str, str] = {
-    "gemma": "GemmaForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3": "Gemma3ForCausalLM",
-    "llama": "LlamaForCausalLM",
-    "gpt2": "GPT2LMHeadModel",
-    **{name: architecture for name, (_, architecture, _) in (OTHERS | REFUSED).items()},
-}
+ARCHITECTURE: dict[str, str] = {family: architecture(family) for family in (*FIRST, *OTHERS, *REFUSED)}
 
 
 def tiny_model(

@@ -101,7 +101,7 @@ def adopt(
         tokenizer = model.tokenizer  # pyright: ignore[reportAssignmentType]
     if tokenizer is not None:
         _put_tokenizer(bridge, tokenizer, name)
-    remember(bridge, Metadata(name, origin="adopted", check=_replacement_check(user_model, bridge, name)))
+    remember(bridge, Metadata(name=name, origin="adopted", check=_replacement_check(user_model, bridge, name)))
     return bridge
 
 

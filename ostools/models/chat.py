@@ -16,6 +16,7 @@ from typing import Any
 from ostools.ground.errors import InputError
 from ostools.models.files.chat_template import try_template, variables_of
 from ostools.models.files.checks import one_line
+from ostools.models.tokenizer_calls import Span, control_ids, refuse_unknown, template_ids
 
 SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED = "special", "template", "system", "text", "mixed"
 ORIGINS = (SPECIAL, TEMPLATE, SYSTEM, TEXT, MIXED)
@@ -30,8 +31,6 @@ ON, OFF, LOW, NO_SWITCH = "on", "off", "low effort", "no switch"
 _CHAT = ("chat", "system", "thinking", "dated")
 CHAT_PROVENANCE = (*_CHAT, "markers_as_text", "markers_as_tokens")
 """The names in `Chat.provenance` and `Prompt.provenance`."""
-
-Span = tuple[int, int]
 
 _MESSAGE, _SYSTEM = "\ue000", "\ue001"  # of private use: in no template, and no blanks that one would strip
 _SWITCHES = ("enable_thinking", "thinking")
@@ -101,6 +100,23 @@ def render(tokenizer: Any, text: str, system: str | None = None, thinking: bool 
     (message,) = (span for span, origin in spans if origin == TEXT)
     harmless = marked.replace(_MESSAGE, "a").replace(_SYSTEM, "a")
     return Rendered(whole_text, harmless, spans, Chat(system, thinking_state, bool(variables & _DATES), message))
+
+
+def chat_ids(tokenizer: Any, text: str, system: str | None, thinking: bool) -> tuple[Rendered, list[int]]:
+    """The chat template around the text: the same control tokens as around any other text, nothing on top."""
+    rendered = render(tokenizer, text, system, thinking)
+    ids, harmless_ids = (template_ids(tokenizer, template_text) for template_text in (rendered.text, rendered.harmless))
+    refuse_unknown(tokenizer, ids, text)
+    control = control_ids(tokenizer) - {tokenizer.unk_token_id}
+    expected_control, actual_control = (
+        [index for index in id_row if index in control] for id_row in (harmless_ids, ids)
+    )
+    if actual_control != expected_control:
+        raise InputError(
+            f"expected a message that leaves the chat template's {len(expected_control)} control tokens as they are, found "
+            f"{len(actual_control)}: the message holds text that the tokenizer reads as a control token; change it"
+        )
+    return rendered, ids
 
 
 def _checked(system: object, thinking: object) -> None:

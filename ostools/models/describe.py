@@ -36,7 +36,7 @@ _SMALL = 1 << 23  # bytes of weights up to which one thread hashes them
 
 @dataclass(frozen=True)
 class Null:
-    """A untrained model: its kind and seed, and the name and weight hash of the model that it stands beside."""
+    """An untrained model: its kind and seed, and the name and weight hash of the model that it stands beside."""
 
     kind: str
     seed: int
@@ -44,12 +44,16 @@ class Null:
     of_weight_hash: str
 
 
-@dataclass(frozen=True)
-class Metadata:
-    """Facts of a model that only the loader knows: the name asked for, the hub's commit, the lengths it was trained on, how the
-    checkpoint was quantised (None: in full precision), where which module's weights lie (None: all on one device), which null
-    model it is (None: it is none), how it came into memory (None: it was loaded as it is stored), what refuses it where it is
-    no longer what was checked, and what titles call it (None: the name)."""
+@dataclass(frozen=True, kw_only=True)
+class LoaderFacts:
+    """Facts of a model that only the loader knows.
+
+    name: what the user asked for. revision: the hub's commit. trained_lengths: task -> longest length it was trained on, where
+    its card says. quantisation: how the checkpoint was quantised (None: in full precision). device_map: where which module's
+    weights lie ("disk", "cpu"; None: all on one device). null: which untrained model of which model it is (None: it is none).
+    origin: "adopted" from memory (None: loaded as it is stored). title: what tables and charts call it, with its quantisation
+    (None: the name).
+    """
 
     name: str
     revision: str | None = None
@@ -58,21 +62,20 @@ class Metadata:
     device_map: dict[str, str] | None = None
     null: Null | None = None
     origin: str | None = None
-    check: Callable[[], None] | None = None
     title: str | None = None
 
 
-@dataclass(frozen=True)
-class ModelDescription:
-    """The identity of a model. `trained_lengths`: task -> longest length it was trained on, where its card says.
+@dataclass(frozen=True, kw_only=True)
+class Metadata(LoaderFacts):
+    """What the loader notes. check: what refuses the model where it is no longer what was checked."""
 
-    `origin`: "adopted" from memory; None: loaded as it is stored. `device`: where it computes; `device_map`: where which
-    module's weights lie ("disk", "cpu"), None if all lie there. `null`: which untrained model of which model it is, None if it
-    is none. `title`: what tables and charts call it, with its quantisation, where that is not its name.
-    """
+    check: Callable[[], None] | None = None
 
-    name: str
-    revision: str | None
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDescription(LoaderFacts):
+    """The identity of a model: what the loader noted (`LoaderFacts`), and what it is now. `device`: where it computes."""
+
     weight_hash: str
     config_hash: str
     architecture: str
@@ -85,12 +88,6 @@ class ModelDescription:
     dtype: str
     device: str
     attention_implementation: str
-    trained_lengths: dict[str, int] | None
-    quantisation: str | None = None
-    device_map: dict[str, str] | None = None
-    null: Null | None = None
-    origin: str | None = None
-    title: str | None = None
 
 
 _metadata: WeakKeyDictionary[TransformerBridge, Metadata] = WeakKeyDictionary()
@@ -103,7 +100,7 @@ def remember(model: TransformerBridge, metadata: Metadata) -> None:
 
 def metadata_of(model: TransformerBridge) -> Metadata:
     """Facts that the loader noted; of a bridge that the user built, only the name that it carries."""
-    return _metadata.get(model) or Metadata(str(model.cfg.model_name))
+    return _metadata.get(model) or Metadata(name=str(model.cfg.model_name))
 
 
 def read_trained_lengths(directory: Path) -> dict[str, int] | None:
@@ -139,9 +136,8 @@ def describe(model: TransformerBridge) -> ModelDescription:
     require_numbers(weights.values())
     dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights.values()})
     devices = sorted({str(weight.device) for weight in weights.values()})
-    loader_facts = {field.name: getattr(metadata, field.name) for field in fields(metadata) if field.name != "check"}
     return ModelDescription(
-        **loader_facts,
+        **{field.name: getattr(metadata, field.name) for field in fields(LoaderFacts)},
         weight_hash=_hash_within_a_measurement(model, weights),
         config_hash=config_hash(model),
         architecture=str(model.cfg.architecture),

@@ -96,23 +96,18 @@ class Family:
     @property
     def routes(self) -> dict[str, bool]:
         """Routes of `ROUTES`, and whether this family has them."""
-        described, sequential = self.mlp != "experts", not self.parallel
-        return dict(
-            zip(
-                ROUTES,
-                (
-                    described,
-                    described,
-                    described and sequential and self.norms != "behind",
-                    "by place" not in self.windows,
-                    True,
-                    self.positions != "ALiBi" and not self.sinks,
-                    self.wide_only is None,
-                    described and not self.copied,
-                ),
-                strict=True,
-            )
+        described = self.mlp != "experts"
+        has = (
+            described,
+            described,
+            described and not self.parallel and self.norms != "behind",
+            "by place" not in self.windows,
+            True,
+            self.positions != "ALiBi" and not self.sinks,
+            self.wide_only is None,
+            described and not self.copied,
         )
+        return dict(zip(ROUTES, has, strict=True))
 
 
 ROUTES = {
@@ -196,14 +191,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("qwen2", "Qwen2ForCausalLM", "Qwen 2 and 2.5", windows="some layers"),
     Family("qwen3", "Qwen3ForCausalLM", "Qwen 3", qk_norm="each head", windows="some layers"),
     Family("phi3", "Phi3ForCausalLM", "Phi-3", windows="all layers", exact=False),
-    Family(
-        "olmo2",
-        "Olmo2ForCausalLM",
-        "OLMo 2",
-        norms="behind",
-        qk_norm="all heads",
-        wide_only=_OLMO_ROTATION,
-    ),
+    Family("olmo2", "Olmo2ForCausalLM", "OLMo 2", norms="behind", qk_norm="all heads", wide_only=_OLMO_ROTATION),
     Family(
         "olmo3",
         "Olmo3ForCausalLM",

@@ -98,8 +98,8 @@ def load_model(
             module, place_by_module = in_places(checkpoint, torch_dtype, torch_device, device_map)
         bridge = wrapped(module, family, source.name)
     give_tokenizer(bridge, tokenizer)
-    origin = source.name, source.revision, trained_lengths, source.quantisation, place_by_module
-    remember(bridge, Metadata(*origin, title=source.title))
+    facts = {name: getattr(source, name) for name in ("name", "revision", "title", "quantisation")}
+    remember(bridge, Metadata(**facts, trained_lengths=trained_lengths, device_map=place_by_module))
     return bridge
 
 

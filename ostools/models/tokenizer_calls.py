@@ -1,4 +1,4 @@
-"""Calls of a tokenizer: text to ids and back, with one refusal for whatever it raises; and its markers as ids and in a text.
+"""Calls of a tokenizer: text to ids and back, with one refusal for whatever it raises; its markers; and what ids are shown as.
 
 The library is written in Rust, whose panics reach Python as a `BaseException` that no `except Exception` catches: a pattern
 that backtracks too long ends so. Nothing else in ostools calls a tokenizer; a test holds to that.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 from ostools.ground.errors import InputError, in_words, short_repr
 
 Span = tuple[int, int]
+HARMLESS = "a"
+"""Any text that is certainly no special token."""
 _PLAIN = {"clean_up_tokenization_spaces": False}
 
 
@@ -112,3 +114,97 @@ def notice_markers(text: str, count: int) -> None:
         f"note: the text {text[:40]!r} holds {markers} of the chat template, read as plain text; use "
         "ost.Prompt.from_chat_text(model, text) where they are meant as tokens\n"
     )
+
+
+def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special ids that the tokenizer itself puts before and after any text."""
+    framed = token_ids(tokenizer, HARMLESS, add_special_tokens=True, split_special_tokens=True)
+    bare = token_ids(tokenizer, HARMLESS, add_special_tokens=False, split_special_tokens=True)
+    for start in range(len(framed) - len(bare) + 1):
+        if framed[start : start + len(bare)] == bare:
+            return framed[:start], framed[start + len(bare) :]
+    raise InputError("expected a tokenizer that puts special tokens around a text, found one that changes the text's")
+
+
+def plain_ids(tokenizer: Any, text: str) -> list[int]:
+    """The tokenizer's ids, where only its own frame around the text may hold special tokens."""
+    ids = token_ids(tokenizer, text, add_special_tokens=True, split_special_tokens=True)
+    before, after = frame(tokenizer)
+    end = len(ids) - len(after)
+    body = ids[len(before) : end]
+    if ids[: len(before)] != before or ids[end:] != after:
+        raise InputError(
+            f"expected the tokenizer to add the same special tokens to every text, found {ids[:3]} ... at the start of "
+            f"{text[:40]!r}: use `ost.Prompt.from_ids` and write them yourself"
+        )
+    if not body:
+        raise InputError(f"expected text, found {text[:40]!r}, of which the tokenizer keeps nothing: give other text")
+    refuse_unknown(tokenizer, body, text)
+    control = control_ids(tokenizer)
+    for index in body:
+        if index in control:
+            raise InputError(
+                f"expected plain text, found {tokenizer.convert_ids_to_tokens(index)!r}, which this tokenizer can only "
+                "read as a control token: change the text, or use `ost.Prompt.from_ids` where the token is meant"
+            )
+    return ids
+
+
+def refuse_unknown(tokenizer: Any, ids: list[int], text: str) -> None:
+    """No part of the text became the unknown token (GPT-2's is its end of text, which is no such thing)."""
+    unknown = tokenizer.unk_token_id
+    if unknown in ids and unknown not in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        raise InputError(
+            f"expected text that the tokenizer knows, found {ids.count(unknown)} unknown tokens in {text[:40]!r}: "
+            "write it otherwise, or use a model whose tokenizer falls back to bytes"
+        )
+
+
+def template_ids(tokenizer: Any, text: str) -> list[int]:
+    return token_ids(tokenizer, text, add_special_tokens=False, split_special_tokens=False)
+
+
+def required(tokenizer: Any) -> Any:
+    """The tokenizer; an `InputError` for none."""
+    if tokenizer is None:
+        raise InputError(
+            "expected a tokenizer, which text needs, found a model without one: give token ids (ost.Prompt.from_ids, --ids), "
+            "or copy the tokenizer's files into the model's directory and load it again"
+        )
+    return tokenizer
+
+
+def token_text(tokenizer: Any, index: int) -> str:
+    """Text to show for one id, never empty: its text inside a longer text, or its bytes as `<0xE2>`."""
+    return token_texts(tokenizer, [index])[index]
+
+
+def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
+    """Texts to show for several ids, by id."""
+    if tokenizer is None:
+        return {index: f"<{index}>" for index in ids}
+    # Behind another token, because decoders strip the space at the start of a text.
+    anchor = token_ids(tokenizer, HARMLESS, add_special_tokens=False)
+    before = decoded(tokenizer, anchor)
+    return {index: _text_behind(tokenizer, anchor, before, index) for index in set(ids)}
+
+
+def _text_behind(tokenizer: Any, anchor: list[int], before: str, index: int) -> str:
+    """One id's text after those of `anchor`, whose own is `before`."""
+    if (token := tokenizer.convert_ids_to_tokens(index)) is None:
+        return f"<{index}>"
+    joined = decoded(tokenizer, [*anchor, index])
+    text = joined[len(before) :]
+    if joined.startswith(before) and text and "\ufffd" not in text:
+        return text
+    if re.fullmatch(r"<0x[0-9A-F]{2}>", token) or any(mark not in _BYTE_OF for mark in token):
+        return token or f"<{index}>"
+    raw = bytes(_BYTE_OF[mark] for mark in token)
+    return raw.decode("utf-8", errors="surrogateescape").translate(_SHOW_BYTE) or f"<{index}>"
+
+
+# Byte-level BPE writes each byte as one printable character (the table that GPT-2 introduced).
+_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
+_UNPRINTABLE = tuple(byte for byte in range(256) if byte not in _PRINTABLE)
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_UNPRINTABLE)}
+_SHOW_BYTE = {0xDC00 + byte: f"<0x{byte:02X}>" for byte in range(128, 256)}

@@ -6,8 +6,7 @@ encoded so is refused. The bridge's own `to_tokens` does neither.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,14 +17,27 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError, short_repr
-from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, origins, render
+from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, chat_ids, origins, render
 from ostools.models.describe import IN_WORDS
 from ostools.models.files.checks import one_line
 from ostools.models.precision.torch_state import default_torch_state
-from ostools.models.tokenizer_calls import control_ids, decoded, ids_and_places, markers_in, notice_markers, token_ids
+from ostools.models.tokenizer_calls import (
+    HARMLESS,
+    control_ids,
+    frame,
+    ids_and_places,
+    markers_in,
+    notice_markers,
+    plain_ids,
+    refuse_unknown,
+    required,
+    template_ids,
+    token_ids,
+    token_text,
+    token_texts,
+)
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-_HARMLESS = "a"  # any text that is certainly no special token
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,18 +84,18 @@ class Prompt:
         """
         tokenizer = tokenizer_of(model)
         _require_text(text)
-        ids, (before, _) = _in_template(tokenizer, text), frame(tokenizer)
+        ids, (before, _) = template_ids(tokenizer, text), frame(tokenizer)
         if not set(ids) & control_ids(tokenizer):
             raise InputError(
                 f"expected text with markers of the chat template, found none in {text[:40]!r}: use ost.encode(model, text)"
             )
-        _refuse_unknown(tokenizer, ids, text)
+        refuse_unknown(tokenizer, ids, text)
         rendered = _as_rendered(tokenizer, text)
         if rendered is not None:
             prompt = _prompt(model, text, ids, _origins(tokenizer, rendered, ids), rendered.chat)
         else:
-            template = render(tokenizer, _HARMLESS).harmless if tokenizer.chat_template else ""
-            template_start = _in_template(tokenizer, template)[: len(before)] if template else before
+            template = render(tokenizer, HARMLESS).harmless if tokenizer.chat_template else ""
+            template_start = template_ids(tokenizer, template)[: len(before)] if template else before
             missing = before if template_start == before and ids[: len(before)] != before else []
             prompt = _prompt(model, text, [*missing, *ids])
         return replace(prompt, markers_as_tokens=True)
@@ -122,12 +134,12 @@ def encode(
     if markers := markers_in(tokenizer, text):
         notice_markers(text, markers)
     if not chat:
-        ids = _encode_plain(tokenizer, text)
+        ids = plain_ids(tokenizer, text)
         before, after = frame(tokenizer)
         inside = len(ids) - len(before) - len(after)
         prompt = _prompt(model, text, ids, [SPECIAL] * len(before) + [TEXT] * inside + [SPECIAL] * len(after))
     else:
-        rendered, ids = _encode_chat(tokenizer, text, system, thinking)
+        rendered, ids = chat_ids(tokenizer, text, system, thinking)
         prompt = _prompt(model, rendered.text, ids, _origins(tokenizer, rendered, ids), rendered.chat)
     return replace(prompt, markers=markers)
 
@@ -147,7 +159,7 @@ def _as_rendered(tokenizer: Any, text: str) -> Rendered | None:
     if not tokenizer.chat_template:
         return None
     try:
-        low, high = (rendered := render(tokenizer, _HARMLESS)).chat.message
+        low, high = (rendered := render(tokenizer, HARMLESS)).chat.message
         first, last = rendered.text[:low], rendered.text[high:]
         message = text.removeprefix(first).removesuffix(last)
         again = render(tokenizer, message) if message and not markers_in(tokenizer, message) else None
@@ -169,12 +181,12 @@ def count_tokens(
     tokenizer: Any, text: str, *, chat: bool = False, system: str | None = None, thinking: bool = False
 ) -> int:
     """Number of ids that `encode` would make of a text, where there is a tokenizer and no model yet."""
-    return len(_encode_chat(tokenizer, text, system, thinking)[1] if chat else _encode_plain(tokenizer, text))
+    return len(chat_ids(tokenizer, text, system, thinking)[1] if chat else plain_ids(tokenizer, text))
 
 
 def text_ids(tokenizer: Any, text: str) -> list[int]:
     """The ids that `encode` makes of a text, without those that the tokenizer puts around it (`frame`). Raises as it does."""
-    ids, (before, after) = _encode_plain(tokenizer, text), frame(tokenizer)
+    ids, (before, after) = plain_ids(tokenizer, text), frame(tokenizer)
     return ids[len(before) : len(ids) - len(after)]
 
 
@@ -231,16 +243,6 @@ def tokenizer_of(model: TransformerBridge) -> Any:
     return required(model.tokenizer)
 
 
-def required(tokenizer: Any) -> Any:
-    """The tokenizer; an `InputError` for none."""
-    if tokenizer is None:
-        raise InputError(
-            "expected a tokenizer, which text needs, found a model without one: give token ids (ost.Prompt.from_ids, --ids), "
-            "or copy the tokenizer's files into the model's directory and load it again"
-        )
-    return tokenizer
-
-
 @default_torch_state()
 def _prompt(
     model: TransformerBridge,
@@ -274,71 +276,6 @@ def _prompt(
     )
 
 
-def _encode_plain(tokenizer: Any, text: str) -> list[int]:
-    """The tokenizer's ids, where only its own frame around the text may hold special tokens."""
-    ids = token_ids(tokenizer, text, add_special_tokens=True, split_special_tokens=True)
-    before, after = frame(tokenizer)
-    end = len(ids) - len(after)
-    body = ids[len(before) : end]
-    if ids[: len(before)] != before or ids[end:] != after:
-        raise InputError(
-            f"expected the tokenizer to add the same special tokens to every text, found {ids[:3]} ... at the start of "
-            f"{text[:40]!r}: use `ost.Prompt.from_ids` and write them yourself"
-        )
-    if not body:
-        raise InputError(f"expected text, found {text[:40]!r}, of which the tokenizer keeps nothing: give other text")
-    _refuse_unknown(tokenizer, body, text)
-    control = control_ids(tokenizer)
-    for index in body:
-        if index in control:
-            raise InputError(
-                f"expected plain text, found {tokenizer.convert_ids_to_tokens(index)!r}, which this tokenizer can only "
-                "read as a control token: change the text, or use `ost.Prompt.from_ids` where the token is meant"
-            )
-    return ids
-
-
-def _refuse_unknown(tokenizer: Any, ids: list[int], text: str) -> None:
-    """No part of the text became the unknown token (GPT-2's is its end of text, which is no such thing)."""
-    unknown = tokenizer.unk_token_id
-    if unknown in ids and unknown not in (tokenizer.bos_token_id, tokenizer.eos_token_id):
-        raise InputError(
-            f"expected text that the tokenizer knows, found {ids.count(unknown)} unknown tokens in {text[:40]!r}: "
-            "write it otherwise, or use a model whose tokenizer falls back to bytes"
-        )
-
-
-def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The special ids that the tokenizer itself puts before and after any text."""
-    framed = token_ids(tokenizer, _HARMLESS, add_special_tokens=True, split_special_tokens=True)
-    bare = token_ids(tokenizer, _HARMLESS, add_special_tokens=False, split_special_tokens=True)
-    for start in range(len(framed) - len(bare) + 1):
-        if framed[start : start + len(bare)] == bare:
-            return framed[:start], framed[start + len(bare) :]
-    raise InputError("expected a tokenizer that puts special tokens around a text, found one that changes the text's")
-
-
-def _encode_chat(tokenizer: Any, text: str, system: str | None, thinking: bool) -> tuple[Rendered, list[int]]:
-    """The chat template around the text: the same control tokens as around any other text, nothing on top."""
-    rendered = render(tokenizer, text, system, thinking)
-    ids, harmless_ids = (_in_template(tokenizer, template_text) for template_text in (rendered.text, rendered.harmless))
-    _refuse_unknown(tokenizer, ids, text)
-    control = control_ids(tokenizer) - {tokenizer.unk_token_id}
-    expected_control, actual_control = (
-        [index for index in id_row if index in control] for id_row in (harmless_ids, ids)
-    )
-    if actual_control != expected_control:
-        raise InputError(
-            f"expected a message that leaves the chat template's {len(expected_control)} control tokens as they are, found "
-            f"{len(actual_control)}: the message holds text that the tokenizer reads as a control token; change it"
-        )
-    return rendered, ids
-
-
-def _in_template(tokenizer: Any, text: str) -> list[int]:
-    return token_ids(tokenizer, text, add_special_tokens=False, split_special_tokens=False)
-
-
 def _origins(tokenizer: Any, rendered: Rendered, ids: list[int]) -> tuple[str, ...] | None:
     """Origin of each token of a chat; None where the tokenizer does not say which characters they come from."""
     if not getattr(tokenizer, "is_fast", False):
@@ -349,42 +286,6 @@ def _origins(tokenizer: Any, rendered: Rendered, ids: list[int]) -> tuple[str, .
     before, _ = frame(tokenizer)
     specials = len(before) if before and ids[: len(before)] == before else int(ids[:1] == [tokenizer.bos_token_id])
     return origins(rendered, places, [text_by_id[index] for index in ids], specials)
-
-
-def token_text(tokenizer: Any, index: int) -> str:
-    """Text to show for one id, never empty: its text inside a longer text, or its bytes as `<0xE2>`."""
-    return token_texts(tokenizer, [index])[index]
-
-
-def token_texts(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
-    """Texts to show for several ids, by id."""
-    if tokenizer is None:
-        return {index: f"<{index}>" for index in ids}
-    # Behind another token, because decoders strip the space at the start of a text.
-    anchor = token_ids(tokenizer, _HARMLESS, add_special_tokens=False)
-    before = decoded(tokenizer, anchor)
-    return {index: _text_behind(tokenizer, anchor, before, index) for index in set(ids)}
-
-
-def _text_behind(tokenizer: Any, anchor: list[int], before: str, index: int) -> str:
-    """One id's text after those of `anchor`, whose own is `before`."""
-    if (token := tokenizer.convert_ids_to_tokens(index)) is None:
-        return f"<{index}>"
-    joined = decoded(tokenizer, [*anchor, index])
-    text = joined[len(before) :]
-    if joined.startswith(before) and text and "\ufffd" not in text:
-        return text
-    if re.fullmatch(r"<0x[0-9A-F]{2}>", token) or any(mark not in _BYTE_OF for mark in token):
-        return token or f"<{index}>"
-    raw = bytes(_BYTE_OF[mark] for mark in token)
-    return raw.decode("utf-8", errors="surrogateescape").translate(_SHOW_BYTE) or f"<{index}>"
-
-
-# Byte-level BPE writes each byte as one printable character (the table that GPT-2 introduced).
-_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
-_UNPRINTABLE = tuple(byte for byte in range(256) if byte not in _PRINTABLE)
-_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_UNPRINTABLE)}
-_SHOW_BYTE = {0xDC00 + byte: f"<0x{byte:02X}>" for byte in range(128, 256)}
 
 
 def offsets(model: TransformerBridge, prompt: Prompt) -> list[tuple[int, int]]:

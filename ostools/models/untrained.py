@@ -76,7 +76,7 @@ def untrained_model(model: TransformerBridge, kind: Kind | str = "initialised", 
         raise InputError(
             f"untrained model: expected the configuration of {described.name}, found that loading it again changes it"
         )
-    remember(null, Metadata(name, null=Null(kind, seed, described.name, described.weight_hash)))
+    remember(null, Metadata(name=name, null=Null(kind, seed, described.name, described.weight_hash)))
     return null
 
 

@@ -11,7 +11,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from mitigations import Hint, MitigationError, Separator, Upcast, compose, label, running
-from mitigations.window import SlidingWindow
+from mitigations.passes import SlidingWindow
 from ostools.experiments.study import arms
 from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError

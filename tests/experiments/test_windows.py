@@ -10,7 +10,7 @@ import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from mitigations.window import SlidingWindow
+from mitigations.passes import SlidingWindow
 from ostools.experiments.study import arms
 from ostools.experiments.study.windows import summarise
 from ostools.ground.errors import InputError

@@ -1,9 +1,10 @@
-"""What no edit can do is refused before or in the forward pass, and leaves nothing behind."""
+"""What no edit can do is refused before or in the forward pass, by name, and leaves nothing behind."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -12,8 +13,11 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
-from hooks import Edge, Head, Sublayer
+import ostools as ost
+from hooks import Edge, Head, HookError, Sublayer
+from hooks.errors import checked_arguments
 from tests.checkpoints import tiny_model
+from tests.generic_models import generic_model
 from tests.hooks.test_edit import REFERENCE, window
 
 Tokens = Int[Tensor, "batch pos"]
@@ -58,7 +62,7 @@ REFUSED: list[tuple[Callable[[TransformerBridge], Any], str]] = [
     (lambda m: hooks.gated(m, [], torch.ones(0)), "each of 0 targets"),
     (lambda m: hooks.gated(m, [Head(0, 0)], torch.ones(2)), r"each of 1 targets, found \(2,\)"),
     (lambda m: hooks.gated(m, [Head(0, 0), Head(0, 0)], torch.ones(2)), "one named twice"),
-    (lambda m: hooks.gated(m, [Head(0, 4)], ONE), r"heads out of 0\.\.3, found 4"),
+    (lambda m: hooks.gated(m, [Head(0, 4)], ONE), r"heads out of 0\.\.3, found \[4\]"),
     (lambda m: hooks.gated(m, [Edge(0, 0, 2, 3)], ONE), "0 <= key <= query, found query 2, key 3"),
     (lambda m: hooks.gated(m, [Edge(0, 0, 9, 1)], ONE), "with query 9 in it, found 9 queries"),
     (lambda m: hooks.gated(m, [Sublayer(0, "both")], ONE), "'attention' or 'mlp', found 'both'"),
@@ -96,5 +100,67 @@ def test_what_was_not_captured_or_is_not_there_is_refused_by_name() -> None:
     missing = hooks.capture(model, "post_norm1_scale")
     with pytest.raises(hooks.HookError, match=r"LlamaForCausalLM.*no site 'post_norm1_scale'.*did you mean"), missing:
         pass
-    assert "q_norm_scale" in hooks.available_sites(tiny_model("gemma3"))
+    assert {"q_norm_scale", "rotary_cos", "rotary_q"} <= set(hooks.available_sites(tiny_model("gemma3")))
     assert "mlp_up" not in hooks.available_sites(tiny_model("gpt2"))
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        lambda model: hooks.frozen(model, activations=True),
+        lambda model: hooks.in_strips(model, 2),
+        lambda model: hooks.upcast(model, ["norms"]),
+    ],
+)
+def test_blocks_that_are_not_known_inside_are_refused(block: Callable[[TransformerBridge], Any]) -> None:
+    model = ost.adopt(generic_model("mamba"))
+    with pytest.raises(hooks.HookError, match="by the generic route"), block(model):
+        pass
+
+
+# Arguments of another type than the annotation says.
+
+
+@checked_arguments(HookError, {dict: "a table"})
+def taken(
+    number: int,
+    share: float | None = None,
+    *names: str,
+    on: bool = True,
+    way: Literal["up", "down"] = "up",
+    told: Callable[[int], None] | None = None,
+    table: dict | None = None,  # pyright: ignore[reportMissingTypeArgument]
+    rest: list[int] | int = 0,
+    either: str | dict = "",  # pyright: ignore[reportMissingTypeArgument]
+    **more: int,
+) -> str:
+    return "taken"
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "message"),
+    [
+        (("1",), {}, "number: expected a whole number, found '1'"),
+        ((True,), {}, "number: expected a whole number, found True"),
+        ((1.0,), {}, "number: expected a whole number, found 1.0"),
+        ((1, "half"), {}, "share: expected a number or None, found 'half'"),
+        ((1, None, "a", 3), {}, "names: expected a text, found 3"),
+        ((1,), {"on": 1}, "on: expected True or False, found 1"),
+        ((1,), {"way": 3}, "way: expected a text, found 3"),
+        ((1,), {"told": "x"}, "told: expected a function or None, found 'x'"),
+        ((1,), {"table": [1]}, r"table: expected a table or None, found \[1\]"),
+        ((), {}, "taken: missing a required argument: 'number'; it takes number, share, names, on"),
+    ],
+)
+def test_anything_else_is_refused_by_name(args: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(HookError, match=f"^{message}"):
+        taken(*args, **options)
+
+
+def test_a_name_that_it_does_not_take_is_answered_with_the_nearest() -> None:
+    @checked_arguments(HookError)
+    def plain(model: str, variants: str = "") -> None: ...
+
+    message = "plain: got an unexpected keyword argument 'variant'; did you mean 'variants'? it takes model, variants"
+    with pytest.raises(HookError, match=f"^{re.escape(message)}$"):
+        plain("a", variant="b")  # pyright: ignore[reportCallIssue]

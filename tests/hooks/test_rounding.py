@@ -86,6 +86,7 @@ def test_integers_are_the_nearest_on_their_grid(format: str, dtype: torch.dtype)
     x[:, 3], x[7, 1] = 0.0, 30.0  # a channel of nothing, and one whose scale an outlier sets
     largest = {"int8": 127, "int4": 7}[format]
     scale = integer_scale(x.abs().amax(0), format)
+    torch.testing.assert_close(scale, x.abs().amax(0) / largest)
     found = stored(x, format, scale)
     for row, channel in [(i, j) for i in range(40) for j in range(5)]:
         step = Fraction(scale[channel].item())
@@ -102,12 +103,10 @@ def test_integers_are_the_nearest_on_their_grid(format: str, dtype: torch.dtype)
 @pytest.mark.parametrize("format", FLOATS)
 def test_what_a_format_cannot_hold_is_refused(format: str) -> None:
     largest = LAYOUT[format][2]
-    x = torch.tensor([1.0, -largest], dtype=torch.float64)
-    assert stored(x, format)[1].item() == -largest
+    assert stored(torch.tensor([1.0, -largest], dtype=torch.float64), format)[1].item() == -largest
+    refusal = rf"here: expected finite numbers up to .* to store as {format}, found"
     for wrong in (largest * 1.0001, float("inf"), float("nan")):
-        with pytest.raises(
-            hooks.HookError, match=rf"here: expected finite numbers up to .* to store as {format}, found"
-        ):
+        with pytest.raises(hooks.HookError, match=refusal):
             stored(torch.tensor([1.0, -wrong], dtype=torch.float64), format, what="here")
 
 
@@ -132,13 +131,9 @@ def blocks_of(module: Any) -> tuple[Any, Any]:
     return getattr(inner, "h", None) or inner.layers, getattr(inner, "ln_f", None) or inner.norm
 
 
-def by_hand(x: Tensor, format: str, largest_magnitude: Tensor | None) -> Tensor:
-    """Rounding written a second time."""
-    if largest_magnitude is None:
-        return torch.from_numpy(nearest_even(x.double().flatten().numpy(), format)).to(x.dtype).view(x.shape)
-    codes = {"int8": 127, "int4": 7}[format]
-    scale = (largest_magnitude / codes).clamp_min(1e-30)
-    return torch.clamp(torch.round(x / scale), -codes, codes) * scale
+def rounded_by(x: Tensor, format: str, largest: Tensor | None) -> Tensor:
+    """`stored`, which stands above against every number; of integers by the largest size of each channel."""
+    return stored(x, format, integer_scale(largest, format) if format in INTEGERS and largest is not None else None)
 
 
 class RoundingCache(DynamicCache):
@@ -156,8 +151,7 @@ class RoundingCache(DynamicCache):
                 self.largest[layer_idx, name] = states.abs().amax((0, 2))[:, None]
                 rounded.append(states)
             else:
-                largest = self.largest[layer_idx, name] if self.format in INTEGERS else None
-                rounded.append(by_hand(states, self.format, largest))
+                rounded.append(rounded_by(states, self.format, self.largest[layer_idx, name]))
         return super().update(*rounded, layer_idx, *args, **kwargs)
 
 
@@ -190,8 +184,7 @@ def test_a_rounded_residual_stream_is_that_of_rounded_blocks(family: Family, tok
             if not storing:
                 largest[place] = args[0].abs().amax((0, 1))
                 return None
-            format = storing[0]
-            return (by_hand(args[0], format, largest[place] if format in INTEGERS else None), *args[1:])
+            return (rounded_by(args[0], storing[0], largest[place]), *args[1:])
 
         return hook
 
@@ -211,8 +204,9 @@ def test_a_rounded_residual_stream_is_that_of_rounded_blocks(family: Family, tok
             torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
             assert float((found - plain).abs().max()) > 1e-4
             for place, residual in {**record["residual_pre"], last + 1: record["residual_post"][last]}.items():
-                scale = integer_scale(largest[place], format) if format in INTEGERS else None
-                torch.testing.assert_close(stored(residual, format, scale), residual, rtol=1e-12, atol=1e-12)
+                torch.testing.assert_close(
+                    rounded_by(residual, format, largest[place]), residual, rtol=1e-12, atol=1e-12
+                )
 
 
 @pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))

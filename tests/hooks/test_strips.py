@@ -34,7 +34,7 @@ def edit_of(model: TransformerBridge, name: str):
 
 
 @pytest.mark.parametrize("size", quick([1, 4, 7, 23, 99], 1, 7, 99))
-@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
+@pytest.mark.parametrize("family", quick([*TEXT_FAMILIES, "phi"], "gemma3", "gpt2", "phi"))
 def test_strips_give_the_logits_of_the_whole(family: Family, size: int) -> None:
     model = tiny_model(family, dtype=torch.float64, scale=2.0)
     with hooks.exact_arithmetic(model):
@@ -124,7 +124,22 @@ def test_what_needs_the_whole_pattern_is_refused_and_nothing_stays_behind() -> N
             pass
         with pytest.raises(hooks.HookError, match="of its kind"), hooks.in_strips(model, 4):
             pass
+        whole = pytest.raises(hooks.HookError, match="needs the whole pattern")
+        with whole, hooks.replace_pattern(model, lambda pattern, layer: pattern):
+            model(TOKENS)
     with pytest.raises(hooks.HookError, match="at least one query"):
         logits(model, -1)
     assert all("forward" not in vars(block.attn) for block in model.blocks)
     assert torch.equal(logits(model, None), plain)
+
+
+def test_a_mask_has_four_axes_or_is_none() -> None:
+    model = tiny_model("gpt2")
+    x = torch.randn(1, 23, 32, generator=torch.Generator().manual_seed(0))
+    causal = torch.zeros(1, 1, 23, 23).masked_fill(torch.ones(23, 23).triu(1).bool(), torch.finfo(torch.float32).min)
+    with torch.no_grad(), hooks.in_strips(model, 4):
+        expected = model.blocks[0].attn(x, attention_mask=causal)[0]
+        for mask in (None, torch.ones(1, 1, 23, 23).tril().bool()):
+            torch.testing.assert_close(model.blocks[0].attn(x, attention_mask=mask)[0], expected)
+        with pytest.raises(hooks.HookError, match=r"expected a mask of four axes or none, found \(1, 23, 23\)"):
+            model.blocks[0].attn(x, attention_mask=causal[0])

@@ -16,7 +16,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from mitigations import Hint, Mitigation, MitigationError, RepeatPrompt, SlidingWindow, Upcast, compose
-from mitigations.temperature import AttentionTemperature
+from mitigations.passes import AttentionTemperature
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt, encode
 from ostools.results import Result

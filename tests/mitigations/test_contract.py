@@ -95,32 +95,29 @@ def test_an_invariant_that_no_pass_could_show_raises() -> None:
             pass
 
 
+@dataclass(frozen=True)
+class Suffix(Mitigation):
+    """Rewrites the prompt, and puts one number into a pattern: the later of two sees what the earlier left."""
+
+    text: str
+    weight: float = 0.0
+    found: list[float] = field(default_factory=list, compare=False)
+
+    def prompt(self, text: str) -> str:
+        return text + self.text
+
+    def hooks(self, model: Any) -> Any:
+        def body(pattern: torch.Tensor, layer: int) -> torch.Tensor:
+            self.found.append(float(pattern[0, 0, -1, 0]))
+            return torch.full_like(pattern, self.weight)
+
+        return hooks.replace_pattern(model, body, layers=[0])
+
+
 def test_composed_mitigations_act_in_their_order() -> None:
-    @dataclass(frozen=True)
-    class Suffix(Mitigation):
-        text: str
-
-        def prompt(self, text: str) -> str:
-            return text + self.text
-
-    @dataclass(frozen=True)
-    class AddsZero(Mitigation):
-        """Puts its own pattern first: the later of two sees what the earlier left."""
-
-        weight: float
-        found: list[float] = field(default_factory=list, compare=False)
-
-        def hooks(self, model: Any) -> Any:
-            def body(pattern: torch.Tensor, layer: int) -> torch.Tensor:
-                self.found.append(float(pattern[0, 0, -1, 0]))
-                return torch.full_like(pattern, self.weight)
-
-            return hooks.replace_pattern(model, body, layers=[0])
-
-    assert compose(Suffix(" a"), Suffix(" b")).prompt("x") == "x a b"
-    assert compose(Suffix(" b"), Suffix(" a")).prompt("x") == "x b a"
-    one, two = AddsZero(0.25), AddsZero(0.5)
-    model = tiny_model("llama")
+    one, two, model = Suffix(" a", 0.25), Suffix(" b", 0.5), tiny_model("llama")
+    assert compose(one, two).prompt("x") == "x a b"
+    assert compose(two, one).prompt("x") == "x b a"
     with torch.no_grad(), running(model, compose(one, two)):
         model(IDS[None])
     assert two.found == [0.25]

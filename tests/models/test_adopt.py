@@ -136,22 +136,27 @@ def _new_data(model: Any) -> None:
     weight.data = weight.data.clone()
 
 
-@pytest.mark.parametrize("change", [_replaced, _new_data, lambda model: model.to(torch.float64)])
-def test_weights_that_were_replaced_since_are_refused(change: Callable[[Any], Any]) -> None:
-    model = make_model("llama")
-    adopted = ost.adopt(model)
-    change(model)
-    with pytest.raises(InputError, match=r"found .* replaced since: .* adopt it again"):
-        ost.sensitivity(adopted, ost.Prompt.from_ids(adopted, IDS))
+def _joint(model: Any) -> None:
+    """The weight of which the adopted model has copies."""
+    model.gpt_neox.layers[0].attention.query_key_value.weight.data[0, 0] += 1
 
 
-def test_an_edit_of_a_joint_weight_is_refused_where_it_is_copied() -> None:
-    model: Any = make_model("neox")
+@pytest.mark.parametrize(
+    ("family", "change", "name"),
+    [
+        ("llama", _replaced, "up_proj"),
+        ("llama", _new_data, "up_proj"),
+        ("llama", lambda model: model.to(torch.float64), ""),
+        ("neox", _joint, "query_key_value"),
+    ],
+)
+def test_weights_that_were_replaced_since_are_refused(family: str, change: Callable[[Any], Any], name: str) -> None:
+    model = make_model(family)
     adopted = ost.adopt(model)
     describe(adopted)
-    model.gpt_neox.layers[0].attention.query_key_value.weight.data[0, 0] += 1
-    with pytest.raises(InputError, match=r"found .*query_key_value\.weight replaced since"):
-        describe(adopted)
+    change(model)
+    with pytest.raises(InputError, match=rf"found .*{name}.* replaced since: .* adopt it again"):
+        ost.sensitivity(adopted, ost.Prompt.from_ids(adopted, IDS))
 
 
 def test_bfloat16_is_adopted_where_its_rotations_are_whole(tmp_path: Path) -> None:
@@ -173,15 +178,9 @@ class Adapter(nn.Module):
         super().__init__()
         self.base_layer = base
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.base_layer(x)
-
 
 class Doubled(nn.Linear):
     """A layer that computes something else than its weights say."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return 2 * super().forward(input)
 
 
 def _mlp(model: Any) -> Any:
@@ -230,15 +229,25 @@ def test_what_is_not_what_its_configuration_says_is_refused(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def _checkpointed(model: Any) -> None:
+    model.gradient_checkpointing_enable()
+    model.gradient_checkpointing_disable()
+
+
 @pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
-@pytest.mark.parametrize("still_on", [False, True])
-def test_gradient_checkpointing_leaves_no_hook_of_the_users(still_on: bool) -> None:
-    """transformers puts one on the embedding, which only asks for gradients, and leaves it there."""
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model: model.gradient_checkpointing_enable(),
+        _checkpointed,
+        lambda model: model(torch.tensor([IDS]), output_hidden_states=True, output_attentions=True),
+    ],
+)
+def test_hooks_that_transformers_leaves_are_none_of_the_users(use: Callable[[Any], Any]) -> None:
+    """One on the embedding, which only asks for gradients, and the observers of a pass that gives its states."""
     model = make_model("llama")
     expected = ost.adopt(make_model("llama"))(torch.tensor([IDS]))
-    model.gradient_checkpointing_enable()
-    if not still_on:
-        model.gradient_checkpointing_disable()
+    use(model)
     assert torch.equal(ost.adopt(model)(torch.tensor([IDS])), expected)
 
 
@@ -267,28 +276,13 @@ def test_tokenizers() -> None:
         ost.adopt(make_model("gemma", d_vocab=40), tokenizer=make_tokenizer())
 
 
-def test_observers_of_transformers_are_no_hooks() -> None:
-    model = make_model("llama")
-    model(torch.tensor([IDS]), output_hidden_states=True, output_attentions=True)
-    ost.adopt(model)
-
-
-class LanguageModel:
-    """nnsight's, as far as it is read: the model that it traces, and its tokenizer."""
-
-    def __init__(self, model: Any, tokenizer: Any) -> None:
-        self._module, self.tokenizer = model, tokenizer
-
-
-def test_a_language_model_of_nnsight_is_the_model_that_it_traces() -> None:
+def test_models_of_other_libraries() -> None:
+    """nnsight's, as far as it is read: the model that it traces, and its tokenizer; a HookedTransformer holds other weights."""
     model, tokenizer = make_model("llama"), make_tokenizer()
-    wrapped: Any = LanguageModel(model, tokenizer)
+    wrapped: Any = type("LanguageModel", (), {"_module": model, "tokenizer": tokenizer})()
     adopted = ost.adopt(wrapped)
     assert torch.equal(adopted(torch.tensor([IDS])), ost.adopt(model)(torch.tensor([IDS])))
     assert adopted.tokenizer is tokenizer
-
-
-def test_a_hooked_transformer_is_refused_with_what_to_do() -> None:
     old: Any = type("HookedTransformer", (), {})()
     with pytest.raises(InputError, match=r"found HookedTransformer: .* give the Hugging Face model"):
         ost.adopt(old)

@@ -92,22 +92,10 @@ def test_a_view_outlives_its_model_and_writes_nothing_into_it(family: Family) ->
 def test_the_unembedding_goes_in_blocks_and_of_the_embedding_the_rows_that_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = tiny_model("gemma", dtype=torch.bfloat16)
-    made: list[int] = []
-    plain = LazyCast.dense
-
-    def counted(self: LazyCast) -> torch.Tensor:
-        made.append(self.numel())
-        return plain(self)
-
-    room = lazy_cast._room
-
-    def counted_room(count: int, dtype: torch.dtype) -> torch.Tensor:
-        made.append(count)
-        return room(count, dtype)
-
-    monkeypatch.setattr(LazyCast, "dense", counted)
-    monkeypatch.setattr(lazy_cast, "_room", counted_room)
+    model, made = tiny_model("gemma", dtype=torch.bfloat16), list[int]()
+    plain, room = LazyCast.dense, lazy_cast._room
+    monkeypatch.setattr(LazyCast, "dense", lambda self: made.append(self.numel()) or plain(self))
+    monkeypatch.setattr(lazy_cast, "_room", lambda count, dtype: made.append(count) or room(count, dtype))
     monkeypatch.setattr(lazy_cast, "BLOCK", 8 * 1000)
     seen, ids = view_in(model, torch.float64), IDS[:, :5]
     embedded = seen.input_to_embed(ids)[0]
@@ -118,7 +106,7 @@ def test_the_unembedding_goes_in_blocks_and_of_the_embedding_the_rows_that_are_r
     assert max(made) <= 1000
     assert sum(made) == model.W_U.numel()
     torch.testing.assert_close(logits, y @ model.W_U.double(), rtol=1e-14, atol=1e-14)
-    assert torch.equal(embedded, load_scaled(model, ids))
+    assert torch.equal(embedded, model.W_E.double()[ids] * float(model.cfg.d_model) ** 0.5)
 
 
 def test_what_an_expanded_view_repeats_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,11 +152,6 @@ def test_parts_that_are_made_in_one_place_give_the_product_of_fresh_ones(
         torch.testing.assert_close(here, there, rtol=within, atol=within * float(there.abs().max()))
 
 
-def load_scaled(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Gemma's embedded tokens in float64, by hand."""
-    return model.W_E.double()[ids] * float(model.cfg.d_model) ** 0.5
-
-
 def test_a_backward_pass_reads_the_weights_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Autograd keeps the view of a weight and no cast of it, and its gradient is that of the cast weight, to the bit."""
     weight = torch.randn(7, 5).bfloat16()
@@ -183,31 +166,30 @@ def test_a_backward_pass_reads_the_weights_again(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_view_shares_no_registry_with_its_model() -> None:
+    """Every dictionary, list and set that a module holds is the view's own."""
     model = tiny_model("gemma")
-    view = view_in(model, torch.float64)
-    theirs = {id(value) for value in _containers(model)}
-    own = _containers(view)
-    assert len(own) == len(theirs) == len({id(value) for value in own})
-    assert theirs.isdisjoint(map(id, own))
-
-
-def _containers(model: torch.nn.Module) -> list[object]:
-    """Every dictionary, list and set that a module holds, each once."""
-    values = (value for module in model.modules() for value in vars(module).values())
-    return list({id(value): value for value in values if isinstance(value, dict | list | set)}.values())
+    theirs, own = (
+        {
+            id(value): value
+            for module in either.modules()
+            for value in vars(module).values()
+            if isinstance(value, dict | list | set)
+        }
+        for either in (model, view_in(model, torch.float64))
+    )
+    assert len(own) == len(theirs)
+    assert theirs.keys().isdisjoint(own)
 
 
 def test_a_hooked_model_is_refused() -> None:
     model = tiny_model("llama")
-    with (
-        hooks.capture(model, "pattern") as _,
-        pytest.raises(InputError, match=r"without hooks to read in another dtype, found one at blocks\.0\.attn"),
-    ):
-        view_in(model, torch.bfloat16)
-    with hooks.ablate_heads(model, [(0, 0)]):
-        model(IDS)
-        with pytest.raises(InputError, match="expected a model without hooks to read in another dtype"):
-            view_in(model, torch.bfloat16)
+    for block in (hooks.capture(model, "pattern"), hooks.ablate_heads(model, [(0, 0)])):
+        with block:
+            model(IDS)
+            with pytest.raises(
+                InputError, match=r"without hooks to read in another dtype, found one at blocks\.0\.attn"
+            ):
+                view_in(model, torch.bfloat16)
     view_in(model, torch.bfloat16)
 
 

@@ -13,7 +13,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module
 
 import hooks
 from hooks.sites import is_closed
-from mitigations.window import own_windows
+from mitigations.passes import own_windows
 from ostools.ground.errors import InputError
 from ostools.measure.passes.output import logit_scale
 from ostools.models import describe, load_model, view_in
@@ -135,18 +135,6 @@ def test_windows_are_the_models_own(family: str) -> None:
     assert len(own_windows(model)) == expected
 
 
-@pytest.mark.parametrize(
-    ("family", "reason"),
-    [
-        ("opt-350m", "found OPT 350M in .*it has no y_n"),
-        ("falcon-alibi", "found Falcon RW in .*adds ALiBi twice"),
-    ],
-)
-def test_what_would_be_wrong_is_refused(family: str, reason: str, tmp_path) -> None:
-    with pytest.raises(InputError, match=reason):
-        load_model(write_checkpoint(tmp_path, family), device="cpu")
-
-
 @pytest.mark.parametrize("family", ["falcon-40b", "phi-qk-norm"])
 def test_what_transformerlens_computes_otherwise_goes_by_the_generic_route(family: str, tmp_path) -> None:
     model = load_model(write_checkpoint(tmp_path, family, seed=1), device="cpu")
@@ -166,26 +154,6 @@ def test_a_bridge_whose_hooks_act_on_nothing_is_refused(family: str) -> None:
     model = tiny_model(family, seed=1)
     with hooks.replace_pattern(model, lambda pattern, layer: pattern.flip(1)):
         assert not torch.allclose(model(IDS), bridge(IDS))
-
-
-def test_olmo_2_is_not_computed_with_in_16_bits(tmp_path) -> None:
-    """TransformerLens' logits are not Hugging Face's there."""
-    with pytest.raises(InputError, match="expected float32 or float64 for OLMo 2, found bfloat16"):
-        load_model(write_checkpoint(tmp_path, "olmo2"), dtype="bfloat16", device="cpu")
-
-
-def test_settings_that_no_record_describes_are_refused_by_name(tmp_path) -> None:
-    checkpoint = write_checkpoint(tmp_path, "bloom")
-    edit_config(checkpoint, apply_residual_connection_post_layernorm=True)
-    with pytest.raises(InputError, match="found model_type 'bloom', apply_residual_connection_post_layernorm True"):
-        load_model(checkpoint, device="cpu")
-
-
-def test_a_setting_that_the_library_cannot_wrap_is_refused(tmp_path) -> None:
-    """It asserts that GPT-NeoX has biases."""
-    reason = r"expected a model that TransformerLens can wrap, found .*: AssertionError; it does not know one of its settings"
-    with pytest.raises(InputError, match=reason):
-        load_model(write_checkpoint(tmp_path, "neox", attention_bias=False), device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -245,23 +213,8 @@ def test_the_records_routes_are_those_that_run() -> None:
     assert models_page.differences() == []
 
 
-def test_settings_that_transformers_reads_as_another_model_are_refused(tmp_path: Path) -> None:
-    """Mistral's settings with `layer_types` are Ministral's: windows in some layers, where Mistral has one in each."""
-    directory = write_checkpoint(tmp_path / "m", "mistral", window=5)
-    edit_config(directory, layer_types=["full_attention", "sliding_attention"])
-    with pytest.raises(InputError, match="transformers reads as MinistralForCausalLM"):
-        load_model(directory)
-
-
 @pytest.mark.parametrize("family", ["llama", "phi"])
 def test_a_window_that_the_class_does_not_read_is_none(family: str, tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "m", family)
     edit_config(directory, sliding_window=4)
     assert own_windows(load_model(directory)) == {}
-
-
-def test_settings_with_which_nothing_computes_are_refused(tmp_path: Path) -> None:
-    directory = write_checkpoint(tmp_path / "m", "mixtral")
-    edit_config(directory, num_experts_per_tok=9)
-    with pytest.raises(InputError, match="ends its first pass"):
-        load_model(directory)

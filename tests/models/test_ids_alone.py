@@ -29,80 +29,48 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path]:
     return whole, load_model(directory), directory
 
 
-DEAR = ("many", "spectra", "head_scores")
-PROMPTED: dict[str, Callable[[Any, Any], Any]] = {
-    "sensitivity": lambda model, prompt: ost.sensitivity(model, prompt),
-    "many": lambda model, prompt: ost.sensitivity(model, [prompt, prompt])[1],
-    "bounds": lambda model, prompt: ost.bounds(model, prompt, variants=["local", "theorem-5.1"]),
-    "spectra": lambda model, prompt: ost.spectra(model, prompt, powers=4),
-    "attention": lambda model, prompt: ost.attention(model, prompt),
-    "head_scores": lambda model, prompt: ost.head_scores(model, prompt),
-}
-
-
-OF_TEXT = {"origin", "first_origin", "last_to_text"}
-
-
-@pytest.mark.parametrize(
-    "name", [each if each not in DEAR else pytest.param(each, marks=pytest.mark.slow) for each in PROMPTED]
-)
-def test_ids_give_the_numbers_of_their_text(pair, name: str) -> None:
+@pytest.mark.parametrize("measure", [ost.sensitivity, ost.attention])
+def test_ids_give_the_numbers_of_their_text(pair, measure: Callable[[Any, Any], Any]) -> None:
     whole, bare, _ = pair
     ids = ost.encode(whole, TEXT).ids
     expected, with_labels, without = (
-        PROMPTED[name](model, prompt).frame
+        measure(model, prompt).frame.drop(columns=["origin", "first_origin", "last_to_text"], errors="ignore")
         for model, prompt in (
             (whole, TEXT),
             (whole, ost.Prompt.from_ids(whole, ids)),
             (bare, ost.Prompt.from_ids(bare, ids)),
         )
-    )
-    # Whose a token is, only the text says.
-    expected, with_labels, without = (
-        frame.drop(columns=[column for column in frame if str(column) in OF_TEXT])
-        for frame in (expected, with_labels, without)
-    )
+    )  # whose a token is, only the text says
     pd.testing.assert_frame_equal(with_labels, expected, check_exact=True)
-    labels = [
-        column for column in expected if "token" in str(column) and not pd.api.types.is_numeric_dtype(expected[column])
-    ]
+    labels = [column for column in expected if "token" in str(column) and expected[column].dtype == "str"]
     pd.testing.assert_frame_equal(without.drop(columns=labels), expected.drop(columns=labels), check_exact=True)
     if "token" in expected:
         assert set(without["token"]) <= {f"<{index}>" for index in ids.tolist()}
 
 
-@pytest.mark.slow
 def test_collapse_over_ids_is_collapse_over_their_text(pair) -> None:
     whole, bare, _ = pair
     before = ost.encode(whole, "the ").ids.tolist()
     (item,) = ost.encode(whole, "1").ids.tolist()[1:]
-    asked: dict[str, Any] = {"lengths": [1, 2, 7], "dtypes": ["float32", "bfloat16"]}
-    expected = ost.collapse(whole, ost.tasks.RepeatTask("prompt", "the ", "1", "ids"), **asked)
-    for task in (
-        ost.tasks.RepeatedIds(before, item, name="prompt"),
-        ost.Prompt.from_ids(bare, [*before, item]),
-        ost.tasks.PairsOfIds(
-            {n: ([*before, *[item] * n], [*before, *[item] * (n + 1)]) for n in (1, 2, 7)}, name="prompt"
-        ),
-    ):
-        pd.testing.assert_frame_equal(ost.collapse(bare, task, **asked).frame, expected.frame, check_exact=True)
-    moved = ost.attention_variation(bare, ost.Prompt.from_ids(bare, [*before, item]), lengths=[1, 3]).frame
-    of_text = ost.attention_variation(whole, ost.tasks.RepeatTask("prompt", "the ", "1", "ids"), lengths=[1, 3]).frame
-    pd.testing.assert_frame_equal(moved, of_text, check_exact=True)
+    options: dict[str, Any] = {"lengths": [1, 2], "dtypes": ["float32"]}
+    expected = ost.collapse(whole, ost.tasks.RepeatTask("prompt", "the ", "1", "ids"), **options)
+    written = {n: ([*before, *[item] * n], [*before, *[item] * (n + 1)]) for n in (1, 2)}
+    for task in (ost.Prompt.from_ids(bare, [*before, item]), ost.tasks.PairsOfIds(written, name="prompt")):
+        pd.testing.assert_frame_equal(ost.collapse(bare, task, **options).frame, expected.frame, check_exact=True)
 
 
-def test_ids_that_collapse_cannot_take(pair) -> None:
-    bare = pair[1]
-    with pytest.raises(
-        InputError, match="bos=False takes out what a tokenizer adds, but it does not add anything to ids"
-    ):
-        ost.collapse(bare, ost.Prompt.from_ids(bare, [2, 40]), lengths=[1], bos=False)
-    with pytest.raises(InputError, match="expected token ids from 0 to 267, found 268"):
-        ost.collapse(bare, ost.tasks.RepeatedIds([2, 268]), lengths=[1])
-    with pytest.raises(InputError, match=r"ids at length 1000000000 does not fit the model's context of 96 tokens"):
-        ost.collapse(bare, ost.tasks.RepeatedIds([2, 40]), lengths=[10**9])
-    with pytest.raises(InputError, match=r"expected at most 96 tokens \(the model's context\), found 97"):
-        ost.collapse(bare, ost.tasks.RepeatedIds([2, 40]), lengths=[95])
+@pytest.mark.parametrize(
+    ("ids", "length", "options", "match"),
+    [
+        ([2, 40], 1, {"bos": False}, "bos=False takes out what a tokenizer adds, but it does not add anything to ids"),
+        ([2, 268], 1, {}, "expected token ids from 0 to 267, found 268"),
+        ([2, 40], 10**9, {}, r"ids at length 1000000000 does not fit the model's context of 96 tokens"),
+        ([2, 40], 95, {}, r"expected at most 96 tokens \(the model's context\), found 97"),
+    ],
+)
+def test_ids_that_collapse_cannot_take(pair, ids: list[int], length: int, options: Any, match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        ost.collapse(pair[1], ost.tasks.RepeatedIds(ids), lengths=[length], **options)
 
 
 NEEDS_TEXT: dict[str, Callable[[Any], Any]] = {

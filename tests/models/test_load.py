@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from huggingface_hub import errors as hub_errors
 from safetensors.torch import load_file, save_file
-from transformers import Gemma3ForConditionalGeneration
+from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma3ForConditionalGeneration, GgufConfig
 
+import ostools as ost
 from ostools.ground.errors import InputError
+from ostools.measure.unloaded import Unloaded
 from ostools.models import context_length, describe, load_model
 from ostools.models.files import shards
+from ostools.models.files.sources import locate
 from tests.checkpoints import (
     FAMILIES,
     TWO_FAMILIES,
@@ -25,30 +29,10 @@ from tests.checkpoints import (
     write_checkpoint,
     write_tokenizer,
 )
+from tests.models.gguf.write import stands_for, write_gguf
 from tests.sets import quick
 
 IDS = torch.randint(6, 262, (1, 40), generator=torch.Generator().manual_seed(7))
-
-
-@pytest.mark.parametrize("scale", [pytest.param(1.0, marks=pytest.mark.slow), 2.5])
-@pytest.mark.parametrize("family", quick(FAMILIES, "gemma3", "gpt2", "gemma3-multimodal"))
-def test_logits_residuals_and_patterns_are_those_of_hugging_face(family: Family, scale: float, tmp_path: Path) -> None:
-    # GPT-2: TransformerLens splits the joint projection and spells LayerNorm out, so sums are taken in another order.
-    # There the formulas are compared in float64, everywhere else the bits in float32.
-    dtype = "float64" if family == "gpt2" else "float32"
-    model = load_model(write_checkpoint(tmp_path, family, scale=scale, n_layers=3), dtype=dtype)
-    own = make_model(family, scale=scale, n_layers=3, dtype=getattr(torch, dtype))
-    logits, cache = model.run_with_cache(IDS)
-    expected = own(IDS, output_attentions=True, output_hidden_states=True)
-    pairs = [(logits, expected.logits), (cache["ln_final.hook_out"], expected.hidden_states[-1])]
-    for layer in range(3):
-        pairs.append((cache[f"blocks.{layer}.hook_resid_pre"], expected.hidden_states[layer]))
-        pairs.append((cache[f"blocks.{layer}.attn.hook_pattern"], expected.attentions[layer]))
-    for found, wanted in pairs:
-        if family == "gpt2":
-            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10 * float(wanted.abs().max()))
-        else:
-            assert torch.equal(found, wanted)
 
 
 @pytest.mark.parametrize("family", quick(FAMILIES, "gemma3", "gpt2"))
@@ -100,23 +84,19 @@ def test_the_text_part_of_a_multimodal_model_is_exact_and_installs_nothing(
     assert torch.equal(model(IDS), make_model("gemma3-multimodal")(IDS).logits)
 
 
-def test_an_untied_multimodal_model_keeps_its_output_layer(tmp_path: Path) -> None:
+def test_a_multimodal_model_is_tied_as_the_whole_says_whatever_its_text_part_says(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "tied", "gemma3-multimodal")
+    text = json.loads((tmp_path / "tied" / "config.json").read_text())["text_config"]
+    edit_config(tmp_path / "tied", text_config=text | {"tie_word_embeddings": False})
+    assert torch.equal(load_model(tmp_path / "tied")(IDS), make_model("gemma3-multimodal")(IDS).logits)
     config = make_config("gemma3-multimodal")
     config.tie_word_embeddings = False
     own = Gemma3ForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         own.lm_head.weight.copy_(torch.randn(own.lm_head.weight.shape, generator=torch.Generator().manual_seed(0)))
-    own.save_pretrained(tmp_path)
-    write_tokenizer(tmp_path)
-    with torch.no_grad():
-        assert torch.equal(load_model(tmp_path)(IDS), own(IDS).logits)
-
-
-def test_a_tied_multimodal_model_is_tied_whatever_its_text_part_says(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, "gemma3-multimodal")
-    text = json.loads((tmp_path / "config.json").read_text())["text_config"]
-    edit_config(tmp_path, text_config=text | {"tie_word_embeddings": False})
-    assert torch.equal(load_model(tmp_path)(IDS), make_model("gemma3-multimodal")(IDS).logits)
+        own.save_pretrained(tmp_path / "untied")
+        write_tokenizer(tmp_path / "untied")
+        assert torch.equal(load_model(tmp_path / "untied")(IDS), own(IDS).logits)
 
 
 def test_both_spellings_of_multimodal_keys_load(tmp_path: Path) -> None:
@@ -241,3 +221,48 @@ def test_numbers_read_piece_by_piece_are_those_of_a_cast(
     assert found.keys() == stored.keys()
     assert all(torch.equal(found[name], numbers.to(dtype)) for name, numbers in stored.items())
     assert {numbers.dtype for numbers in found.values()} == {dtype}
+
+
+# Settings of the machine that saved a model never decide how we compute.
+
+
+OTHERS: dict[str, Any] = {
+    "attn_implementation": "flash_attention_2",
+    "_attn_implementation": "flash_attention_2",
+    "_attn_implementation_internal": "sdpa",
+    "_experts_implementation": "grouped_mm",
+    "fusion_config": {"unheard_of": True},
+    "dtype": "nonsense",
+    "torch_dtype": ["bfloat16"],
+    "quantization_config": {"quant_method": "gguf", "dequantize": True},
+    "use_cache": False,
+    "torchscript": True,
+    "return_dict": False,
+    "use_return_dict": False,
+    "output_attentions": True,
+    "output_hidden_states": True,
+    "device_map": "auto",
+}
+
+
+@pytest.mark.parametrize("family", ["gemma3-multimodal", "mixtral"])
+def test_a_checkpoint_of_another_machine_loads_and_is_forecast_as_our_own(family: str, tmp_path: Path) -> None:
+    own, other = (write_checkpoint(tmp_path / name, family) for name in ("own", "other"))
+    edit_config(other, **OTHERS)
+    ours, theirs = (load_model(path, device="cpu") for path in (own, other))
+    assert torch.equal(ours(IDS), theirs(IDS))
+    assert describe(theirs).config_hash == describe(ours).config_hash
+    assert describe(theirs).attention_implementation == "eager"
+    shapes = [Unloaded(locate(path, None), torch.float32, "cpu").shape for path in (own, other)]
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize(
+    "asked", [{"quantization_config": GgufConfig(dequantize=True)}, {}], ids=["dequantised", "plain"]
+)
+def test_a_model_that_transformers_read_from_a_gguf_is_adopted(asked: dict[str, Any], tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "tiny.gguf", "llama")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32, **asked)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path, gguf_file=file.name)
+    adopted = ost.adopt(theirs, tokenizer=tokenizer, name="mine")
+    assert torch.equal(adopted(IDS), stands_for("llama")(IDS, use_cache=False).logits)

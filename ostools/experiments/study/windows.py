@@ -94,7 +94,7 @@ def windows(
     Raises `InputError` or `MitigationError` for an unknown task, one whose prompt ends in its sequence, a window below 1, a
     layer that is not there, a layer whose own window is narrower, and a prompt longer than the context.
     """
-    from mitigations.window import SlidingWindow
+    from mitigations.passes import SlidingWindow
 
     form = tasks.task(task)
     length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)

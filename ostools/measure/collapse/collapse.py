@@ -19,7 +19,7 @@ from typing import Any, Literal, overload
 from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, label, optional
-from mitigations.window import own_windows
+from mitigations.passes import own_windows
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of

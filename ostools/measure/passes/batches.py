@@ -20,7 +20,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers.cache_utils import DynamicCache
 
 import hooks
-from mitigations.window import own_windows
+from mitigations.passes import own_windows
 from ostools.ground.errors import InputError
 from ostools.measure.passes.contexts import has_alibi
 from ostools.measure.passes.last_tokens import batching_of

@@ -25,7 +25,7 @@ from transformers import DynamicCache
 
 import hooks
 from hooks.sites import is_closed
-from mitigations.window import own_windows
+from mitigations.passes import own_windows
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.passes.contexts import bias_at, has_alibi, no_logits, true_arithmetic
 from ostools.measure.passes.output import logit_scale, soft_cap

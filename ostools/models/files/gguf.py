@@ -150,8 +150,8 @@ def read_model(folder: Path, name: str, header: GgufHeader) -> tuple[PreTrainedM
     config, family = _config(folder, name, header)
     _require_memory(sum(header.sizes), name)
     try:
-        check_described(config, family, header.sizes, Path(name))
-        _require_all_read(config, family, header, name)
+        described = check_described(config, family, header.sizes, Path(name))
+        _require_all_read(described, header, name)
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
         with _bar_in_a_terminal():
             module, info = getattr(transformers, family.module).from_pretrained(
@@ -245,11 +245,9 @@ def _of_config(config: PreTrainedConfig, setting: str | None) -> int | float | N
     return None if setting is None else getattr(config, setting, None)
 
 
-def _require_all_read(config: PreTrainedConfig, family: Family, header: GgufHeader, name: str) -> None:
+def _require_all_read(described: Any, header: GgufHeader, name: str) -> None:
     """Every tensor of the file is a weight of the model: the reader drops others."""
-    with torch.device("meta"):
-        described = getattr(transformers, family.module)(config)
-    processor = TENSOR_PROCESSORS.get(header.architecture, TensorProcessor)(config=config.to_dict())
+    processor = TENSOR_PROCESSORS.get(header.architecture, TensorProcessor)(config=described.config.to_dict())
     weights_map = get_gguf_hf_weights_map(described, processor)
     unread_tensors = sorted(tensor for tensor in header.shapes if tensor not in weights_map)
     if unread_tensors:

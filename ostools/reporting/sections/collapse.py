@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from hooks import HookError
-from mitigations.window import own_windows
+from mitigations.passes import own_windows
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress

@@ -88,7 +88,7 @@ def test_thoughts_are_counted_in_tokens(
 
 def test_what_needs_the_answer_right_behind_the_prompt_is_refused() -> None:
     source = "{{ '<|u|>' + messages[-1]['content'] + '<|a|><think>\n' }}"
-    model = with_template(Template(source, ("<|u|>", "<|a|>"), ("", ""), None))
+    model = with_template(Template(source, ("<|u|>", "<|a|>")))
     with pytest.raises(InputError, match="with which the model thinks first: ask without it, chat=False"):
         ost.ablation(model, task="copy-first", lengths=[3], what="layers")
     with pytest.raises(InputError, match="expected thoughts that are closed before the answer line"):

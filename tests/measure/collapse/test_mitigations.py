@@ -14,8 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from mitigations import Hint, Interleave, Mitigation, MitigationError, Separator, compose, running
-from mitigations.temperature import AttentionTemperature
-from mitigations.window import SlidingWindow
+from mitigations.passes import AttentionTemperature, SlidingWindow
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import exact_from

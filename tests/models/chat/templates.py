@@ -25,42 +25,30 @@ _SYSTEM = "{% set system = messages[0]['content'] if messages[0]['role'] == 'sys
 
 @dataclass(frozen=True)
 class Template:
-    """`frame`: what stands around a message "Hi". `behind`: where the system prompt "Be short." goes, None where there is none.
+    """A template, and the control tokens that it writes.
 
     strips: whether blanks at the message's ends are lost. bos: the token at the start, which the tokenizer adds too.
     """
 
     source: str
     control: tuple[str, ...]
-    frame: tuple[str, str]
-    behind: tuple[str, str, str] | None
     strips: bool = False
     bos: str | None = None
     sentencepiece: bool = False
 
 
-_G, _E = "<start_of_turn>", "<end_of_turn>"
-_L = "<|begin_of_text|>"
-_LS, _LU, _LA = (f"<|start_header_id|>{role}<|end_header_id|>\n\n" for role in ("system", "user", "assistant"))
-_QS, _QU, _QA = (f"<|im_start|>{role}\n" for role in ("system", "user", "assistant"))
-_DATE = "Cutting Knowledge Date: December 2023\nToday Date: 01 Jan 2026\n\n"
-
 TEMPLATES = {
     "gemma-2": Template(
         "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"
         "{% endif %}" + _GEMMA_TURN % "''" + _GEMMA_ANSWER,
-        (_G, _E),
-        (f"<bos>{_G}user\n", f"{_E}\n{_G}model\n"),
-        None,
+        ("<start_of_turn>", "<end_of_turn>"),
         strips=True,
         bos="<bos>",
         sentencepiece=True,
     ),
     "gemma-3": Template(
         "{{ bos_token }}" + _SYSTEM + _GEMMA_TURN % "(system + '\n\n' if system else '')" + _GEMMA_ANSWER,
-        (_G, _E),
-        (f"<bos>{_G}user\n", f"{_E}\n{_G}model\n"),
-        (f"<bos>{_G}user\n", "\n\n", f"{_E}\n{_G}model\n"),
+        ("<start_of_turn>", "<end_of_turn>"),
         strips=True,
         bos="<bos>",
         sentencepiece=True,
@@ -72,41 +60,31 @@ TEMPLATES = {
         "+ date_string + '\n\n' + system | trim + '<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n' + "
         "messages[-1]['content'] | trim + '<|eot_id|>' }}" + _LLAMA_ANSWER,
         ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
-        (f"{_L}{_LS}{_DATE}<|eot_id|>{_LU}", f"<|eot_id|>{_LA}"),
-        (f"{_L}{_LS}{_DATE}", f"<|eot_id|>{_LU}", f"<|eot_id|>{_LA}"),
         strips=True,
-        bos=_L,
+        bos="<|begin_of_text|>",
     ),
     "qwen-3": Template(
         _QWEN_TURNS + "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
         "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
         "{% endif %}",
         ("<|im_start|>", "<|im_end|>", "<think>", "</think>"),
-        (_QU, f"<|im_end|>\n{_QA}<think>\n\n</think>\n\n"),
-        (_QS, f"<|im_end|>\n{_QU}", f"<|im_end|>\n{_QA}<think>\n\n</think>\n\n"),
     ),
     "mistral": Template(
         "{{ bos_token }}" + _SYSTEM + "{{ '[INST] ' + (system + '\n\n' if system else '') + messages[-1]['content'] + "
         "'[/INST]' }}",
         ("[INST]", "[/INST]"),
-        ("<bos>[INST] ", "[/INST]"),
-        ("<bos>[INST] ", "\n\n", "[/INST]"),
         bos="<bos>",
         sentencepiece=True,
     ),
     "phi-3": Template(
         _PHI_TURNS + "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}",
         ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
-        ("<|user|>\n", "<|end|>\n<|assistant|>\n"),
-        ("<|system|>\n", "<|end|>\n<|user|>\n", "<|end|>\n<|assistant|>\n"),
     ),
     # Its role marks are no tokens of their own, and a message ends without one: a mark of punctuation joins the line's end.
     "olmo-2": Template(
         "{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] + '\n' }}"
         "{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}{% endfor %}",
         (),
-        ("<|endoftext|><|user|>\n", "\n<|assistant|>\n"),
-        ("<|endoftext|><|system|>\n", "\n<|user|>\n", "\n<|assistant|>\n"),
         bos="<|endoftext|>",
     ),
 }

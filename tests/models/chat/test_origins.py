@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.models.chat.templates import TEMPLATES, Template, on_template, with_t
 from tests.sets import quick
 
 NAMES = tuple(TEMPLATES)
-TAKES_SYSTEM = tuple(name for name, template in TEMPLATES.items() if template.behind is not None)
+TAKES_SYSTEM = tuple(name for name in NAMES if name != "gemma-2")
 BYTES = tuple(name for name, template in TEMPLATES.items() if not template.sentencepiece)
 TEXTS = (
     "Hi",
@@ -38,20 +39,26 @@ def _said(prompt: Prompt, *wanted: str) -> str:
     return "".join(token for token, origin in pairs if origin in wanted)
 
 
-def _applied(name: str, text: str, system: str | None = None) -> list[int]:
-    """The independent route: transformers' own rendering and encoding in one."""
+def _by_transformers(name: str, text: str, system: str | None = None, tokenize: bool = True) -> Any:
+    """The independent route: transformers' own rendering, and its encoding in the same call."""
     tokenizer: Any = on_template(name).tokenizer
     messages = [{"role": "user", "content": text}]
     messages = messages if system is None else [{"role": "system", "content": system}, *messages]
-    found = tokenizer.apply_chat_template(messages, add_generation_prompt=True, enable_thinking=False)
-    return list(found["input_ids"])
+    options = {"add_generation_prompt": True, "enable_thinking": False, "tokenize": tokenize}
+    found = tokenizer.apply_chat_template(messages, **options)
+    return list(found["input_ids"]) if tokenize else found
+
+
+def _frame(name: str, system: str | None = None) -> list[str]:
+    """What stands around a message, and around a system prompt."""
+    return re.split(r"Be short\.|Hi", _by_transformers(name, "Hi", system, tokenize=False))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("text", quick(TEXTS, TEXTS[0], TEXTS[-1]))
 def test_ids_are_transformers_own_and_origins_cover_them(name: str, text: str) -> None:
     prompt = encode(on_template(name), text, chat=True)
-    assert prompt.ids.tolist() == _applied(name, text)
+    assert prompt.ids.tolist() == _by_transformers(name, text)
     assert prompt.origins is not None
     assert len(prompt.origins) == len(prompt.ids)
     # Only OLMo 2's template has a blank next to a blank of the text.
@@ -61,13 +68,12 @@ def test_ids_are_transformers_own_and_origins_cover_them(name: str, text: str) -
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_not_the_text_is_the_frame_and_what_is_left_is_the_text(name: str) -> None:
-    template = TEMPLATES[name]
     prompt = encode(on_template(name), "Hi", chat=True)
     blank = " " if name == "mistral" else ""  # joined with the first word into one token, which is the text's
     assert _said(prompt, TEXT) == blank + "Hi"
-    assert _said(prompt, SPECIAL, TEMPLATE) == "".join(template.frame).replace("[INST] ", "[INST]")
-    assert _said(prompt, SPECIAL) == (template.bos or "")
-    assert prompt.text == "Hi".join(template.frame)
+    assert _said(prompt, SPECIAL, TEMPLATE) == "".join(_frame(name)).replace("[INST] ", "[INST]")
+    assert _said(prompt, SPECIAL) == (TEMPLATES[name].bos or "")
+    assert prompt.text == "Hi".join(_frame(name))
     assert prompt.chat is not None
     assert prompt.text is not None
     low, high = prompt.chat.message
@@ -84,61 +90,51 @@ def test_removing_the_templates_tokens_leaves_the_users_text(name: str, text: st
         return
     prompt = encode(on_template(name), text, chat=True)
     assert _said(prompt, TEXT) == (text.strip() if TEMPLATES[name].strips else text)
-    assert _said(prompt, SPECIAL, TEMPLATE) == "".join(TEMPLATES[name].frame)
+    assert _said(prompt, SPECIAL, TEMPLATE) == "".join(_frame(name))
 
 
 @pytest.mark.parametrize("name", TAKES_SYSTEM)
 @pytest.mark.parametrize(("system", "text"), [("Be short.", "Hi"), ("Hi", "Hi")])
 def test_a_system_prompt_stands_where_the_template_puts_it(name: str, system: str, text: str) -> None:
     prompt = encode(on_template(name), text, chat=True, system=system)
-    behind = TEMPLATES[name].behind
-    assert behind is not None
-    assert prompt.text == behind[0] + system + behind[1] + text + behind[2]
-    assert prompt.ids.tolist() == _applied(name, text, system)
+    before, between, behind = _frame(name, "Be short.")
+    assert prompt.text == before + system + between + text + behind
+    assert prompt.ids.tolist() == _by_transformers(name, text, system)
     assert prompt.origins is not None
     assert [one for one, _ in groupby(o for o in prompt.origins if o in (SYSTEM, TEXT))] == [SYSTEM, TEXT]
     assert (_said(prompt, SYSTEM).strip(), _said(prompt, TEXT).strip()) == (system, text)
     assert prompt.provenance["system"] == system
 
 
-def test_gemma_2_refuses_a_system_prompt_in_one_line() -> None:
-    wanted = r"^system: this model's chat template takes no system prompt \(System role not supported\): leave it out, or write"
-    with pytest.raises(InputError, match=wanted) as caught:
-        encode(on_template("gemma-2"), "Hi", chat=True, system="Be short.")
-    assert "\n" not in str(caught.value)
-
-
-def test_what_is_no_system_prompt() -> None:
-    system, shown = "", "''"
-    with pytest.raises(InputError, match=f"system: expected text, or None for no system prompt, found {shown}"):
-        encode(on_template("phi-3"), "Hi", chat=True, system=system)
-
-
-def test_a_system_prompt_and_thinking_need_a_chat() -> None:
-    with pytest.raises(
-        InputError, match="system: expected a chat, found plain text: ask in the chat template, or leave"
-    ):
-        encode(on_template("phi-3"), "Hi", system="Be short.")
-    with pytest.raises(InputError, match="thinking: expected a chat, found plain text"):
-        encode(on_template("qwen-3"), "Hi", thinking=True)
-
-
 def _changed(source: str) -> Any:
-    return with_template(Template(source, (), ("", ""), None))
+    return with_template(Template(source, ()))
 
 
-def test_templates_that_lose_repeat_or_rewrite_what_they_are_given_are_refused() -> None:
-    turn = "{{ messages[-1]['content'] }}"
-    with pytest.raises(
-        InputError, match="system: expected a chat template that writes a system prompt once, found it 0 times"
-    ):
-        encode(_changed(turn), "Hi", chat=True, system="Be short.")
-    with pytest.raises(InputError, match="writes the user's message once, found it 2 times"):
-        encode(_changed(turn + turn), "Hi", chat=True)
-    with pytest.raises(InputError, match="writes the message as it is, found one that rewrites it"):
-        encode(_changed("{{ messages[-1]['content'] | upper }}"), "Hi", chat=True)
-    with pytest.raises(InputError, match="expected a chat template that can be read, found"):
-        encode(_changed("{% if %}" + turn), "Hi", chat=True)
+_TURN = "{{ messages[-1]['content'] }}"
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "match"),
+    [
+        (
+            "gemma-2",
+            {"system": "Be short."},
+            r"^system: this model's chat template takes no system prompt \(System role not",
+        ),
+        ("phi-3", {"system": ""}, "system: expected text, or None for no system prompt, found ''"),
+        ("phi-3", {"system": "Be short.", "chat": False}, "system: expected a chat, found plain text: ask in the chat"),
+        ("qwen-3", {"thinking": True, "chat": False}, "thinking: expected a chat, found plain text"),
+        (_TURN, {"system": "Be short."}, "writes a system prompt once, found it 0 times"),
+        (_TURN + _TURN, {}, "writes the user's message once, found it 2 times"),
+        ("{{ messages[-1]['content'] | upper }}", {}, "writes the message as it is, found one that rewrites it"),
+        ("{% if %}" + _TURN, {}, "expected a chat template that can be read, found"),
+    ],
+)
+def test_what_a_template_does_not_take_or_loses_repeats_or_rewrites(model: str, options: Any, match: str) -> None:
+    tiny = on_template(model) if model in TEMPLATES else _changed(model)
+    with pytest.raises(InputError, match=match) as caught:
+        encode(tiny, "Hi", **({"chat": True} | options))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", [name for name, template in TEMPLATES.items() if template.control])

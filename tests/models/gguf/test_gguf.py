@@ -97,18 +97,14 @@ def test_the_quantisation_is_that_of_the_header(tmp_path: Path) -> None:
         ({"pre": "unheard-of"}, r"found tokenizer.ggml.pre = 'unheard-of' in tiny.gguf: texts would become other tokens"),
         ({"architecture": "unheard-of"}, r"architecture that transformers reads, found 'unheard-of' in tiny.gguf"),
         ({"architecture": "starcoder2"}, r"reader knows, found starcoder2.attention.layer_norm_rms_epsilon"),
+        ({"family": "gemma3", "d_head": 128}, r"divided by the square root of 256, .* found heads of 128 in 6 layers"),
         ({"settings": {"split.count": 3}}, r"one GGUF file with all weights, found tiny.gguf, one of 3"),
     ],
 )  # fmt: skip
 def test_what_the_reader_drops_or_does_not_know(written: dict[str, Any], match: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"family": "llama"} | written
     with pytest.raises(InputError, match=match):
-        load_model(write_gguf(tmp_path / "tiny.gguf", "llama", **written))
-
-
-def test_a_scale_that_no_file_says(tmp_path: Path) -> None:
-    file = write_gguf(tmp_path / "tiny.gguf", "gemma3", d_head=128)
-    with pytest.raises(InputError, match=r"divided by the square root of 256, .* found heads of 128 in 6 layers"):
-        load_model(file)
+        load_model(write_gguf(tmp_path / "tiny.gguf", **options))
 
 
 def test_digits_are_cut_off_before_anything_else(tmp_path: Path) -> None:

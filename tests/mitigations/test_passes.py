@@ -1,0 +1,320 @@
+"""A window is Hugging Face's own, bit for bit; a temperature is a softmax by hand; what is not what it says is caught."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import DynamicCache
+
+import hooks
+from hooks import UPCAST_PARTS
+from mitigations import (
+    AttentionTemperature,
+    Mitigation,
+    MitigationError,
+    SlidingWindow,
+    Upcast,
+    acts,
+    label,
+    mitigation,
+    running,
+)
+from tests.checkpoints import TWO_FAMILIES, Family, make_model, tiny_model
+
+Tokens = Int[Tensor, "batch pos"]
+TOKENS: Tokens = torch.randint(10, 200, (2, 23), generator=torch.Generator().manual_seed(0))
+
+
+def cached_logits(model: Any, first: int = 9) -> Tensor:
+    """Logits of each position behind the first ones, a token at a time through a key/value cache."""
+    past = DynamicCache()
+    model(TOKENS[:, :first], past_key_values=past, use_cache=True)
+    steps = []
+    for at in range(first, TOKENS.shape[1]):
+        out = model(TOKENS[:, at : at + 1], past_key_values=past, use_cache=True)
+        steps.append(getattr(out, "logits", out)[:, -1])
+    return torch.stack(steps, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SlidingWindow(0), "SlidingWindow: expected window of at least 1, found 0"),
+        (lambda: SlidingWindow(4, sinks=-1), "SlidingWindow: expected sinks of at least 0, found -1"),
+        (lambda: SlidingWindow(4, ()), r"expected layers 'all', 'alternate' or numbers such as \(0, 2\), found \(\)"),
+        (lambda: SlidingWindow(4, (0, -1)), r"SlidingWindow: expected layers .* found \(0, -1\)"),
+        (lambda: AttentionTemperature(), r"expected factor=NUMBER or rule='log-n', one of them, found neither"),
+        (lambda: AttentionTemperature(2.0, "log-n"), "expected factor=NUMBER .* one of them, found both"),
+        (lambda: AttentionTemperature(0.0), "AttentionTemperature: expected a finite factor above 0, found 0.0"),
+        (lambda: AttentionTemperature(10**400), "expected a finite factor above 0, found 1000"),
+        (lambda: AttentionTemperature(math.nan), "expected a finite factor above 0, found nan"),
+        (lambda: AttentionTemperature(2.0, base=64.0), "base belongs to rule='log-n', found base=64.0 without"),
+        (lambda: AttentionTemperature(rule="log-n", base=1.0), "expected a finite base above 1, found 1.0"),
+    ],
+)
+def test_what_is_none_is_refused_at_construction(make: Callable[[], Mitigation], message: str) -> None:
+    with pytest.raises(MitigationError, match=message):
+        make()
+
+
+# Windows.
+
+
+@pytest.mark.parametrize("window", [1, 5])
+def test_it_is_gemma_2s_own_window_bit_for_bit(window: int) -> None:
+    own = make_model("gemma2", seed=1, n_layers=3, window=window)
+    model = tiny_model("gemma2", seed=1, n_layers=3, window=256)
+    expected, steps = own(TOKENS).logits, cached_logits(own)
+    with running(model, SlidingWindow(window, layers="alternate")):
+        assert torch.equal(model(TOKENS), expected)
+        assert torch.equal(cached_logits(model), steps)
+    assert not torch.equal(model(TOKENS), expected)
+
+
+def four_dimensional(window: int, sinks: int, length: int) -> Tensor:
+    """A mask written by hand: 0 where a key is seen, the lowest number elsewhere."""
+    mask = torch.full((1, 1, length, length), torch.finfo(torch.float32).min)
+    for query in range(length):
+        for key in range(query + 1):
+            if query - key < window or key < sinks:
+                mask[0, 0, query, key] = 0.0
+    return mask
+
+
+@pytest.mark.parametrize("family", ["gemma", "gpt2"])
+@pytest.mark.parametrize(("window", "sinks"), [(1, 1), (3, 5)])
+def test_sinks_are_a_mask_written_by_hand(family: Family, window: int, sinks: int) -> None:
+    expected = make_model(family, seed=1)(TOKENS, attention_mask=four_dimensional(window, sinks, 23)).logits
+    model = tiny_model(family, seed=1)
+    with running(model, SlidingWindow(window, sinks=sinks)):
+        found, steps = model(TOKENS), cached_logits(model)
+    if family == "gpt2":  # three matrices where Hugging Face multiplies one
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    else:
+        assert torch.equal(found, expected)
+    torch.testing.assert_close(steps, expected[:, 9:], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layers", "slides"), [("all", {0, 1, 2, 3}), ("alternate", {0, 2}), ([3, 1, 3], {1, 3}), (range(2), {0, 1})]
+)
+def test_only_the_layers_named_slide(layers: Any, slides: set[int]) -> None:
+    model = tiny_model("llama", seed=1, n_layers=4)
+    window = SlidingWindow(3, layers=layers)
+    with running(model, window), hooks.capture(model, "pattern") as record:
+        model(TOKENS)
+    beyond = torch.ones(23, 23).tril(-3).bool()
+    for layer, pattern in record["pattern"].items():
+        assert bool((pattern[..., beyond] == 0).all()) == (layer in slides)
+    assert mitigation(label(window)) == window
+
+
+def test_a_window_as_wide_as_the_prompt_does_not_act() -> None:
+    model = tiny_model("gemma", seed=1)
+    assert not acts(model, SlidingWindow(23), TOKENS[0])
+    assert acts(model, SlidingWindow(22), TOKENS[0])
+    assert not acts(model, SlidingWindow(22, sinks=1), TOKENS[0])
+    before = model(TOKENS)
+    with running(model, SlidingWindow(23)):
+        assert torch.equal(model(TOKENS), before)
+
+
+def test_a_models_own_window_is_never_widened() -> None:
+    model = tiny_model("gemma2", n_layers=4, window=5)  # layers 0 and 2 slide
+    refusal = (
+        r"cannot widen attention to 6: found layers 0, 2 with a window of 5 of their own; choose a window of at most"
+    )
+    for layers in ("all", "alternate", (0, 1, 2)):
+        with pytest.raises(MitigationError, match=refusal + r" that, or layers=\(1, 3\), which have none"):
+            SlidingWindow(6, layers=layers).hooks(model)
+    for allowed in (SlidingWindow(5), SlidingWindow(3, layers="alternate"), SlidingWindow(9, layers=(1, 3), sinks=2)):
+        with running(model, allowed):
+            model(TOKENS)
+    with pytest.raises(
+        MitigationError, match="sinks=1 would stay hidden: found layers 0, 2 with a window of 5 of their"
+    ):
+        SlidingWindow(4, sinks=1).hooks(model)
+
+
+# Windows that are wrong: the contract catches each.
+
+
+@dataclass(frozen=True)
+class Planted(SlidingWindow):
+    """A window whose hooks do something else than it says."""
+
+    fault: str = "none"
+
+    @contextmanager
+    def hooks(self, model: TransformerBridge) -> Iterator[None]:
+        rule: Any = self.sees
+        if self.fault == "wide":
+            rule = SlidingWindow(self.window + 1, sinks=self.sinks).sees
+        elif self.fault == "narrow":
+            rule = SlidingWindow(self.window - 1, sinks=self.sinks).sees
+
+        def short(pattern: Tensor, layer: int) -> Tensor:
+            query = torch.arange(pattern.shape[-1])[-pattern.shape[-2] :, None]
+            return pattern * self.sees(query, torch.arange(pattern.shape[-1])[None])
+
+        if self.fault == "short":
+            with hooks.replace_pattern(model, short):
+                yield
+        else:
+            layers = [0] if self.fault == "layer 1" else None
+            with hooks.mask_scores(model, rule, layers=layers):
+                yield
+
+
+FAULTS = {
+    "wide": "expected weights of exactly 0 on the keys that it hides, found .* in layer 0, head 0, query 6, key 0",
+    "narrow": "expected that every key which it does not hide is seen, .* masks in layer 0, head 0, query 4, key 2",
+    "layer 1": "expected weights of exactly 0 .* in layer 1, head 0, query 5, key 2",
+    "short": "expected the weights of every query to sum to 1, found 0.* in layer 0, head 0, query 5",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_window_is_caught(fault: str) -> None:
+    model = tiny_model("llama", seed=1)
+    sinks = 0 if fault == "wide" else 2
+    window = 6 if fault == "wide" else 3
+    with running(model, Planted(window, sinks=sinks)):
+        model(TOKENS)
+    message = FAULTS[fault]
+    with pytest.raises(MitigationError, match=f"SlidingWindow: {message}"), running(
+        model, Planted(window, sinks=sinks, fault=fault)
+    ):  # fmt: skip
+        model(TOKENS)
+    assert hooks.active_edits(model) == ()
+
+
+def test_two_windows_on_one_layer_are_not_what_either_says() -> None:
+    model = tiny_model("llama", seed=1)
+    both = mitigation("sliding-window:window=8 + sliding-window:window=4")
+    with pytest.raises(MitigationError, match="found one that something else masks in layer 0"), running(model, both):
+        model(TOKENS)
+    apart = mitigation("sliding-window:window=8,layers=0 + sliding-window:window=4,layers=1")
+    with running(model, apart):
+        model(TOKENS)
+
+
+# Temperatures.
+
+
+@given(position=st.integers(0, 100_000), base=st.floats(1.01, 1e6))
+def test_log_n_is_its_formula_and_never_below_one(position: int, base: float) -> None:
+    rule = AttentionTemperature(rule="log-n", base=base)
+    (found,) = rule.factors(torch.tensor([position])).tolist()
+    assert found >= 1.0
+    assert found == pytest.approx(max(1.0, math.log(position + 1) / math.log(base)), rel=1e-12)
+
+
+@pytest.mark.parametrize("family", TWO_FAMILIES)
+@pytest.mark.parametrize(
+    "rule", [AttentionTemperature(factor=2.5), AttentionTemperature(rule="log-n", base=4)], ids=["constant", "log-n"]
+)
+def test_the_pattern_is_the_softmax_of_the_scaled_scores(family: Family, rule: AttentionTemperature) -> None:
+    model = tiny_model(family, seed=1)
+    with hooks.capture(model, "scores", "pattern") as plain:
+        model(TOKENS)
+    with running(model, rule), hooks.capture(model, "pattern") as scaled:
+        model(TOKENS)
+        whole = scaled["pattern"]
+        first = whole[0]
+    factor = [2.5 if rule.factor else max(1.0, math.log(i + 1) / math.log(4)) for i in range(23)]
+    scores = plain["scores"][0].double() * torch.tensor(factor, dtype=torch.float64)[:, None]
+    expected = torch.softmax(scores.where(plain["pattern"][0] > 0, -torch.inf), -1)
+    torch.testing.assert_close(first.double(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_step_through_a_cache_is_what_the_whole_text_gives() -> None:
+    model = tiny_model("gemma2", seed=1)
+    with running(model, AttentionTemperature(rule="log-n", base=3)):
+        torch.testing.assert_close(cached_logits(model), model(TOKENS)[:, 9:], rtol=1e-4, atol=1e-4)
+
+
+def test_up_to_its_base_a_model_is_left_as_it_is_bit_for_bit() -> None:
+    model = tiny_model("llama", seed=1)
+    before = model(TOKENS)
+    with running(model, AttentionTemperature(rule="log-n", base=16)):
+        after = model(TOKENS)
+    assert torch.equal(after[:, :16], before[:, :16])
+    assert bool((after[:, 16:] != before[:, 16:]).any(-1).all())
+    assert torch.equal(model(TOKENS), before)
+    assert not acts(model, AttentionTemperature(rule="log-n", base=23), TOKENS[0])
+    assert acts(model, AttentionTemperature(rule="log-n", base=22), TOKENS[0])
+    assert not acts(model, AttentionTemperature(factor=1.0), TOKENS[0])
+
+
+@dataclass(frozen=True)
+class Leaking(AttentionTemperature):
+    """Puts a little weight on what comes after the query, or takes some from every row, behind the first layer."""
+
+    spoiled: Callable[[Tensor], Tensor] = torch.clone
+
+    def hooks(self, model: Any) -> Any:
+        return hooks.replace_pattern(model, lambda pattern, layer: self.spoiled(pattern) if layer else pattern)
+
+
+def test_a_wrong_pattern_is_caught() -> None:
+    model = tiny_model("llama", seed=1)
+    with running(model, Leaking(factor=1.0)):
+        model(TOKENS)
+    faults: list[tuple[Callable[[Tensor], Tensor], str]] = [
+        (lambda pattern: pattern + 1e-6, r"exactly 0 on the keys that it hides, found 1e-06 in layer 1, .* key 1"),
+        (lambda pattern: pattern * 0.999, "weights of every query to sum to 1, found 0.999 in layer 1"),
+    ]
+    for spoiled, message in faults:
+        with pytest.raises(MitigationError, match=message), running(model, Leaking(factor=1.0, spoiled=spoiled)):
+            model(TOKENS)
+
+
+# Float32 parts.
+
+
+def test_on_a_model_that_is_not_in_16_bits_it_is_inactive() -> None:
+    model = tiny_model("gemma2", seed=1)
+    before = model(TOKENS)
+    with running(model, Upcast()):
+        assert all(edit.kind != "upcast" for edit in hooks.active_edits(model))
+        assert torch.equal(model(TOKENS), before)
+    assert not acts(model, Upcast(), TOKENS[0])
+
+
+def test_parts_stand_in_one_order_and_are_written_as_a_spec() -> None:
+    assert Upcast(("residual", "mlp", "residual")) == Upcast(("mlp", "residual")) == Upcast(["mlp", "residual"])
+    assert Upcast("mlp") == Upcast(("mlp",))
+    assert mitigation("upcast") == Upcast() == Upcast(UPCAST_PARTS)
+    assert mitigation("upcast:parts=residual+norms") == Upcast(("norms", "residual"))
+    assert mitigation(label(Upcast(("residual",)))) == Upcast(("residual",))
+
+
+@dataclass(frozen=True)
+class Idle(Upcast):
+    """Says that it upcasts, and upcasts something else."""
+
+    @contextmanager
+    def hooks(self, model: TransformerBridge) -> Iterator[None]:
+        with hooks.upcast(model, ["mlp"]):
+            yield
+
+
+def test_one_that_leaves_attention_in_16_bits_is_caught() -> None:
+    model = tiny_model("llama", seed=1, dtype=torch.bfloat16)
+    with running(model, Idle(("mlp",))):
+        model(TOKENS)
+    refusal = r"Upcast: expected attention in float32, found a pattern of torch\.bfloat16 in layer 0"
+    with pytest.raises(MitigationError, match=refusal), running(model, Idle(("attention",))):
+        model(TOKENS)
