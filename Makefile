@@ -8,7 +8,7 @@
 # make lint     ruff, import-linter and pyright
 # make docs     the documentation site, in site/, every warning an error
 # make tutorials  run the notebooks again and store what they print
-# make house    count circles, upward imports and large rooms; draw docs/architecture.svg
+# make house    count files and rooms; draw docs/architecture.svg
 # make gallery  run the code of docs/gallery.md and draw its pictures: five minutes of one core
 # make studies  train and measure the laboratory's decoders again from nothing, in STUDIES: three hours of one core, resumable
 # make stress   what is too long for the tests: kills, hostile input, memory, threads, interrupts

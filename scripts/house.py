@@ -1,20 +1,21 @@
-"""The house as its imports draw it: `python -m scripts.house` counts, and draws docs/architecture.svg.
+"""The house as its imports draw it: `python -m scripts.house` counts files and rooms, and draws docs/architecture.svg.
 
-Counted are imports that run up the floors, circles between files, and rooms of more than a dozen files. The floors are those of
-the contracts in pyproject.toml. Every import counts: at the top of a file, inside a function, and for a type checker alone.
-What is loaded by its name in a string is not seen: so results reach their charts (`ostools.results.drawing`). The imports are
-read from the text of the files, and no file is imported. import-linter, which CI runs too, is another route to the same.
+The floors are those of the contracts in pyproject.toml, by which import-linter refuses imports that run up and circles. Every
+import counts: at the top of a file, inside a function, and for a type checker alone. What is loaded by its name in a string is
+not seen: so results reach their charts (`ostools.results.drawing`). The imports are read from the text of the files (grimp, the
+library under import-linter), and no file is imported.
 """
 
 from __future__ import annotations
 
-import ast
 import sys
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
+
+import grimp
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("hooks", "mitigations", "ostools")
@@ -26,36 +27,16 @@ Imports = Mapping[str, set[str]]
 """Of each module by its dotted name, the modules that it imports."""
 
 
-def modules(root: Path = ROOT) -> dict[str, Path]:
+def modules() -> dict[str, Path]:
     """The files of the three packages, by dotted name; a package's `__init__` by the package's."""
-    files = sorted(path.relative_to(root) for package in PACKAGES for path in (root / package).rglob("*.py"))
+    files = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     return {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 
-def imports(files: Mapping[str, Path], root: Path = ROOT) -> Imports:
+def imports() -> Imports:
     """What each module imports of the others, wherever in the file."""
-    trees = {name: ast.parse((root / path).read_text("utf-8")) for name, path in files.items()}
-    faces = {name: _bound(trees[name]) for name, path in files.items() if path.name == "__init__.py"}
-    return {name: set(_named(tree, files, faces)) - {name} for name, tree in trees.items()}
-
-
-def _bound(face: ast.Module) -> dict[str, str]:
-    """The names that a package's `__init__` hands on, each with the module that it takes it from."""
-    taken = [node for node in ast.walk(face) if isinstance(node, ast.ImportFrom)]
-    return {alias.asname or alias.name: str(node.module) for node in taken for alias in node.names}
-
-
-def _named(tree: ast.Module, files: Mapping[str, Path], faces: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in files)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None and node.module in files:
-            for alias in node.names:
-                # `from package import name` means the file so called, unless the package hands on something else by that
-                # name: `from ostools.measure import collapse` is a function.
-                whole = f"{node.module}.{alias.name}"
-                own = faces.get(node.module, {}).get(alias.name, node.module) == node.module
-                yield whole if whole in files and own else node.module
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
 
 
 def floors() -> list[str]:
@@ -69,43 +50,6 @@ def floor_of(module: str, order: list[str]) -> int:
     """The number of a module's floor; -1 for `ostools` itself, which only hands names on."""
     name = module.split(".")[1] if module.startswith("ostools.") else module.split(".")[0]
     return next((number for number, level in enumerate(order) if name in level.split(" | ")), -1)
-
-
-def upward(found: Imports, order: list[str]) -> list[tuple[str, str]]:
-    """Imports that run from a floor to a higher one, or into the package above all floors."""
-    return [
-        (name, other)
-        for name in sorted(found)
-        for other in sorted(found[name])
-        if floor_of(name, order) >= 0 and (floor_of(other, order) > floor_of(name, order) or other == "ostools")
-    ]
-
-
-def circles(found: Imports) -> list[list[str]]:
-    """Sets of modules that reach each other (Tarjan's strongly connected components of more than one)."""
-    number: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    path: list[str] = []
-    result = []
-
-    def visit(name: str) -> None:
-        number[name] = lowest[name] = len(number)
-        path.append(name)
-        for other in sorted(found[name]):
-            if other not in number:
-                visit(other)
-            if other in path:
-                lowest[name] = min(lowest[name], lowest[other])
-        if lowest[name] == number[name]:
-            circle = path[path.index(name) :]
-            del path[path.index(name) :]
-            if len(circle) > 1:
-                result.append(sorted(circle))
-
-    for name in sorted(found):
-        if name not in number:
-            visit(name)
-    return result
 
 
 def rooms(files: Mapping[str, Path]) -> Counter[str]:
@@ -185,17 +129,13 @@ def _wide(room: str) -> float:
 
 
 def main() -> int:
-    """Print what was counted and draw the picture; 1 where anything is not as it should be."""
-    files, order = modules(), floors()
-    found = imports(files)
-    up, around = upward(found, order), circles(found)
+    """Print what was counted and draw the picture; 1 where a room is too large."""
+    files, found = modules(), imports()
     full = {room: count for room, count in rooms(files).items() if count > MOST}
     print(f"{len(files)} files in {len(rooms(files))} rooms; {sum(map(len, found.values()))} imports between them")
-    print(f"imports that run up: {len(up)}", *(f"  {a} -> {b}" for a, b in up), sep="\n")
-    print(f"circles: {len(around)}", *(f"  {' '.join(circle)}" for circle in around), sep="\n")
     print(f"rooms over {MOST} files: {len(full)}", *(f"  {room}: {count}" for room, count in full.items()), sep="\n")
-    PICTURE.write_text(picture(files, found, order), encoding="utf-8")
-    return 1 if up or around or full else 0
+    PICTURE.write_text(picture(files, found, floors()), encoding="utf-8")
+    return 1 if full else 0
 
 
 if __name__ == "__main__":

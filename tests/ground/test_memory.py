@@ -1,62 +1,64 @@
-"""The memory that is left to a process: under real limits, and under control groups as a kernel shows them."""
+"""Memory: what is left to a process under real limits and under control groups, smaller chunks, the collector."""
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ostools.ground.errors import InsufficientMemoryError
-from ostools.ground.memory import cgroup_limits
+from ostools.ground.memory import cgroup_limits, collector_at_rest
 from ostools.ground.out_of_memory import chunk, chunks_that_fit
 
 GIB = 1 << 30
 
 
-def group(folder: Path, names: tuple[str, str, str], limit: str, used: int, cached: int) -> None:
+def group(folder: Path, limit: str, used: int, cached: int, first: bool = False) -> None:
+    """A control group as a kernel shows it; `first`: of the first version."""
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if first else ("memory.max", "memory.current")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / names[0]).write_text(f"{limit}\n")
     (folder / names[1]).write_text(f"{used}\n")
-    (folder / "memory.stat").write_text(f"anon 5\n{names[2]} {cached}\n")
+    (folder / "memory.stat").write_text(f"anon 5\n{'total_' * first}inactive_file {cached}\n")
 
 
-V2 = ("memory.max", "memory.current", "inactive_file")
-V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+@pytest.fixture
+def left(tmp_path: Path) -> Callable[[str], list[int]]:
+    """The bytes that the groups under tmp_path / "fs" leave a process of which the kernel says this."""
+
+    def found(content: str) -> list[int]:
+        (tmp_path / "cgroup").write_text(content)
+        return [limit.bytes for limit in cgroup_limits(tmp_path / "cgroup", tmp_path / "fs")]
+
+    return found
 
 
-def left(proc: Path, mounted: Path) -> list[int]:
-    return [found.bytes for found in cgroup_limits(proc, mounted)]
+def test_every_group_up_the_tree_limits_a_process(left: Callable[[str], list[int]], tmp_path: Path) -> None:
+    job = tmp_path / "fs" / "job"
+    group(job, str(8 * GIB), 3 * GIB, GIB)
+    for limit, expected in (("max", [6 * GIB]), (str(4 * GIB), [GIB, 6 * GIB]), (str(GIB), [0, 6 * GIB])):
+        group(job / "step", limit, 3 * GIB, 0)
+        assert left("0::/job/step\n") == expected
 
 
-def test_every_group_up_the_tree_limits_a_process(tmp_path: Path) -> None:
-    proc, mounted = tmp_path / "cgroup", tmp_path / "fs"
-    proc.write_text("0::/job/step\n")
-    group(mounted / "job" / "step", V2, "max", 3 * GIB, 0)
-    group(mounted / "job", V2, str(8 * GIB), 3 * GIB, GIB)
-    assert left(proc, mounted) == [6 * GIB]
-    group(mounted / "job" / "step", V2, str(4 * GIB), 3 * GIB, 0)
-    assert left(proc, mounted) == [GIB, 6 * GIB]
-    group(mounted / "job" / "step", V2, str(GIB), 3 * GIB, 0)
-    assert left(proc, mounted)[0] == 0
-
-
-def test_the_first_version_too(tmp_path: Path) -> None:
-    proc, mounted = tmp_path / "cgroup", tmp_path / "fs"
-    proc.write_text("9:name=systemd:/\n5:cpu,cpuacct:/slurm/job_1\n4:memory:/slurm/job_1\n0::/\n")
-    group(mounted / "memory" / "slurm" / "job_1", V1, str(5 * GIB), 2 * GIB, GIB)
-    group(mounted / "memory", V1, "9223372036854771712", 9 * GIB, 0)
-    assert left(proc, mounted) == [4 * GIB, 9223372036854771712 - 9 * GIB]
+def test_the_first_version_too(left: Callable[[str], list[int]], tmp_path: Path) -> None:
+    mounted = tmp_path / "fs" / "memory"
+    group(mounted / "slurm" / "job_1", str(5 * GIB), 2 * GIB, GIB, first=True)
+    group(mounted, "9223372036854771712", 9 * GIB, 0, first=True)
+    content = "9:name=systemd:/\n5:cpu,cpuacct:/slurm/job_1\n4:memory:/slurm/job_1\n0::/\n"
+    assert left(content) == [4 * GIB, 9223372036854771712 - 9 * GIB]
 
 
 @pytest.mark.parametrize("content", ["", "nonsense\n", "0::/\n", "0::\n4:memory\n"])
-def test_what_is_not_there_is_no_limit(tmp_path: Path, content: str) -> None:
-    (tmp_path / "cgroup").write_text(content)
-    assert left(tmp_path / "cgroup", tmp_path / "fs") == []
-    assert left(tmp_path / "missing", tmp_path / "fs") == []
-    group(tmp_path / "fs", V2, "much", 1, 1)
-    assert left(tmp_path / "cgroup", tmp_path / "fs") == []
+def test_what_is_not_there_is_no_limit(left: Callable[[str], list[int]], tmp_path: Path, content: str) -> None:
+    assert left(content) == []
+    group(tmp_path / "fs", "much", 1, 1)
+    assert left(content) == []
+    assert [*cgroup_limits(tmp_path / "missing", tmp_path / "fs")] == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts a process's memory against these limits")
@@ -96,3 +98,16 @@ def test_what_is_forecast_not_to_fit_is_tried_in_halves_as_well() -> None:
 
     assert chunks_that_fit(work, lambda error: InsufficientMemoryError(str(error))) == (None, 0.25)
     assert tried == [4096, 2048, 1024]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_rests_within_a_block_and_is_afterwards_as_it_was(enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with collector_at_rest():
+            with collector_at_rest():
+                pass
+            assert not gc.isenabled()
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()

@@ -27,7 +27,7 @@ def defining() -> set[Path]:
     Not what the `__init__` of ostools and of its `runs` reach: they hand on everything, and are run by no measurement.
     """
     files = house.modules()
-    found = house.imports(files)
+    found = house.imports()
     seen: set[str] = set()
     swept = [record.sweep.partition(":")[0] for record in records().values() if record.sweep]
     wanted = ["ostools.sweep.measurements", *(f"ostools.{module}" for module in swept)]
