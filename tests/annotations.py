@@ -63,14 +63,10 @@ def _checked(function: Any, typechecker: Any) -> Any:
 
 def _with_its_hints(function: FunctionType) -> FunctionType:
     """A copy whose annotations are no texts any more; what only a type checker imports may be anything."""
-    copy = FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    copy.__kwdefaults__, copy.__module__, copy.__qualname__ = (
-        function.__kwdefaults__,
-        function.__module__,
-        function.__qualname__,
-    )
+    arguments = (function.__code__, function.__globals__, function.__name__, function.__defaults__)
+    copy = FunctionType(*arguments, function.__closure__)
+    for name in ("__kwdefaults__", "__module__", "__qualname__"):
+        setattr(copy, name, getattr(function, name))
     copy.__annotations__ = {name: _hint(function, name) for name in function.__annotations__}
     return copy
 

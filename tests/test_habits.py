@@ -60,31 +60,31 @@ def own_model(tmp_path_factory: pytest.TempPathFactory) -> TransformerBridge:
     return ost.load_model(write_checkpoint(tmp_path_factory.mktemp("habits") / "model", "gemma"))
 
 
+@pytest.fixture(scope="module")
+def before(own_model: TransformerBridge) -> str:
+    """The numbers of the model before anybody touched it."""
+    return repr(_numbers(own_model))
+
+
 @pytest.mark.parametrize(
     "habit", quick(HABITS, "run_with_cache", "run_with_hooks", "generate", "add_hook and reset_hooks")
 )
-def test_a_habit_leaves_no_edit_and_every_number(own_model: TransformerBridge, habit: str) -> None:
-    before = _numbers(own_model)
+def test_a_habit_leaves_no_edit_and_every_number(own_model: TransformerBridge, before: str, habit: str) -> None:
     HABITS[habit](own_model)
     assert hooks.active_edits(own_model) == ()
-    assert repr(_numbers(own_model)) == repr(before)
+    assert repr(_numbers(own_model)) == before
 
 
-def test_a_hook_that_an_interrupt_left_is_refused_with_the_way_out(own_model: TransformerBridge) -> None:
-    before, prompt = _numbers(own_model), Prompt.from_ids(own_model, IDS[0])
-    block: Any = hooks.ablate_heads(own_model, [(0, 0)])
-    block.__enter__()
-    for measure in (ost.bounds, ost.spectra):
-        with pytest.raises(InputError, match=r"hooks\.clear\(model\) removes one that an interrupted call left"):
-            measure(own_model, prompt)
-    frozen = hooks.frozen(own_model)
-    frozen.__enter__()
-    for measure in (ost.sensitivity, ost.attribution):
-        with pytest.raises(InputError, match=r"hooks\.clear\(model\) removes one that an interrupted call left"):
-            measure(own_model, prompt)
+def test_a_hook_that_an_interrupt_left_is_refused_with_the_way_out(own_model: TransformerBridge, before: str) -> None:
+    prompt = Prompt.from_ids(own_model, IDS[0])
+    left: tuple[Any, ...] = (hooks.ablate_heads(own_model, [(0, 0)]), hooks.frozen(own_model))
+    for block, measures in zip(left, ((ost.bounds, ost.spectra), (ost.sensitivity, ost.attribution)), strict=True):
+        block.__enter__()
+        for measure in measures:
+            with pytest.raises(InputError, match=r"hooks\.clear\(model\) removes one that an interrupted call left"):
+                measure(own_model, prompt)
     hooks.clear(own_model)
-    del block, frozen
-    assert repr(_numbers(own_model)) == repr(before)
+    assert repr(_numbers(own_model)) == before
 
 
 @pytest.mark.slow
@@ -110,15 +110,14 @@ def test_a_small_model_is_measured_with_one_thread_and_others_come_back(
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("name", ["hooks", "mitigations"])
-def test_a_file_of_the_same_name_beside_the_script_is_named_in_one_line(tmp_path: Path, name: str) -> None:
-    (tmp_path / f"{name}.py").write_text("mine = 1\n", encoding="utf-8")
+def test_a_file_of_the_same_name_beside_the_script_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "mitigations.py").write_text("mine = 1\n", encoding="utf-8")
     (tmp_path / "script.py").write_text("import ostools\n", encoding="utf-8")
     ran = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, check=False, capture_output=True, text=True)
     assert ran.returncode == 1
     *_, last = ran.stderr.splitlines()
-    assert last.startswith(f"ImportError: expected the package '{name}' of oversquashing-tools, found ")
-    assert str(tmp_path / f"{name}.py") in last
+    assert last.startswith("ImportError: expected the package 'mitigations' of oversquashing-tools, found ")
+    assert str(tmp_path / "mitigations.py") in last
 
 
 class _Terminal(io.StringIO):
@@ -126,24 +125,22 @@ class _Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("asked", "drawn"), [(None, True), (True, True), (False, False)])
-def test_a_long_call_has_a_bar_in_a_terminal_unless_silenced(
-    own_model: TransformerBridge, monkeypatch: pytest.MonkeyPatch, asked: bool | None, drawn: bool
+def test_a_long_call_has_one_bar_in_a_terminal_unless_silenced(
+    own_model: TransformerBridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """None in a pipe, and none beside the command line's own."""
     monkeypatch.setattr("ostools.ground.progress._DELAY", 0.0)
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
-    monkeypatch.setattr(sys, "stderr", _Terminal())
-    ost.bounds(own_model, Prompt.from_ids(own_model, IDS[0]), progress=asked)
-    assert ("bounds: " in sys.stderr.getvalue()) == drawn  # pyright: ignore[reportAttributeAccessIssue]
-    assert not "".join(sys.stderr.getvalue().split("\r")[-2:]).strip()  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    ost.bounds(own_model, Prompt.from_ids(own_model, IDS[0]), progress=asked)
-    assert sys.stderr.getvalue() == ""  # pyright: ignore[reportAttributeAccessIssue]
 
+    def drawn(stream: io.StringIO, progress: bool | None = None) -> str:
+        monkeypatch.setattr(sys, "stderr", stream)
+        ost.bounds(own_model, Prompt.from_ids(own_model, IDS[0]), variants="local", progress=progress)
+        return stream.getvalue()
 
-def test_the_command_lines_bar_is_the_only_one(own_model: TransformerBridge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ostools.ground.progress._DELAY", 0.0)
-    monkeypatch.setattr(sys, "stderr", _Terminal())
+    for progress in (None, True):
+        bar = drawn(_Terminal(), progress)
+        assert "bounds: " in bar
+        assert not "".join(bar.split("\r")[-2:]).strip()
     with outermost():
-        ost.bounds(own_model, Prompt.from_ids(own_model, IDS[0]))
-    assert sys.stderr.getvalue() == ""  # pyright: ignore[reportAttributeAccessIssue]
+        assert drawn(_Terminal()) == ""
+    assert drawn(_Terminal(), False) == drawn(io.StringIO()) == drawn(io.StringIO(), True) == ""

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from tests import traces
@@ -17,35 +16,23 @@ from tests.checkpoints import tiny_model
 TOKENS = torch.tensor([[2, 40]])
 
 
-def written_to(model: TransformerBridge, stack: ExitStack) -> None:
-    model.ln_final.weight.mul_(1.0)  # no number changes
+CHANGES: dict[str, Callable[[Any, ExitStack], object]] = {
+    "written to": lambda model, _: model.ln_final.weight.mul_(1.0),  # no number changes
+    "edited": lambda model, stack: stack.enter_context(hooks.scale_scores(model, 0.5)),
+    "observed": lambda model, _: model.hook_dict["blocks.0.hook_in"].add_hook(lambda tensor, hook: None),
+    "configured": lambda model, _: setattr(model.original_model.generation_config, "eos_token_id", None),
+    "trained": lambda model, _: model.train(),
+}
 
 
-def edited(model: TransformerBridge, stack: ExitStack) -> None:
-    stack.enter_context(hooks.scale_scores(model, 0.5))
-    model(TOKENS)  # an edit that nothing met is refused
-
-
-def observed(model: TransformerBridge, stack: ExitStack) -> None:
-    model.hook_dict["blocks.0.hook_in"].add_hook(lambda tensor, hook: None)
-
-
-def ended(model: TransformerBridge, stack: ExitStack) -> None:
-    own: Any = model.original_model
-    own.generation_config.eos_token_id = None
-
-
-def trained(model: TransformerBridge, stack: ExitStack) -> None:
-    model.train()
-
-
-@pytest.mark.parametrize("change", [written_to, edited, observed, ended, trained])
-def test_a_change_is_told_once_with_what_it_is(change: Callable[[TransformerBridge, ExitStack], None]) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_is_told_once_with_what_it_is(change: str) -> None:
     model = traces.watched(tiny_model("llama", fresh=True), "mine")
     model(TOKENS)  # where the bridge places hooks of its own
     assert traces.changes(numbers=True) == []
     with ExitStack() as stack:
-        change(model, stack)
+        CHANGES[change](model, stack)
+        model(TOKENS)  # an edit that nothing met is refused
         ((found, said),) = traces.changes(numbers=False)
     assert found is model
     assert said.startswith("mine: ")

@@ -73,20 +73,14 @@ def test_notebook_and_script_are_the_same(path: Path) -> None:
 
 
 @every
-def test_what_is_stored_is_whole(path: Path) -> None:
-    cells = code_cells(read(path))
+def test_what_is_stored_is_whole_and_nothing_that_should_not_be(path: Path) -> None:
+    notebook = read(path)
+    cells = code_cells(notebook)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    mute = [cell.source for cell in cells if SHOWS.search(cell.source) and not cell.outputs]
-    assert mute == []
+    assert [cell.source for cell in cells if SHOWS.search(cell.source) and not cell.outputs] == []
     charts = [cell for cell in cells if DRAWS.search(cell.source)]
     assert charts
-    for cell in charts:
-        assert "image/png" in cell.outputs[-1].data
-
-
-@every
-def test_nothing_is_stored_that_should_not_be(path: Path) -> None:
-    notebook = read(path)
+    assert all("image/png" in cell.outputs[-1].data for cell in charts)
     for output in outputs_of(notebook):
         assert output.output_type in ("stream", "display_data", "execute_result")
         assert output.get("name") != "stderr"
@@ -111,12 +105,7 @@ def test_it_is_a_tutorial(path: Path) -> None:
     assert any(line.startswith("assert ") for cell in code_cells(notebook) for line in cell.source.splitlines())
     links = re.findall(r"\]\((?!http)([^)#]+)\)", prose)
     assert [link for link in links if not (FOLDER / link).is_file()] == []
-
-
-@every
-def test_the_corollary_speaks_of_the_first_token_of_an_answer(path: Path) -> None:
-    """Later tokens see other caches, so that answers may differ however close the last tokens are."""
-    prose = "\n\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    # Later tokens see other caches, so that answers may differ however close the last tokens are.
     said = [text for text in prose.split("\n\n") if "Corollary 6.2" in text and "answer" in text]
     assert [text for text in said if not re.search(r"\*?first\*? tokens?", text)] == []
 
