@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import grimp
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"hooks", "mitigations", "ostools"}
-
-
-def _imported(file: Path) -> set[str]:
-    """The packages that a file imports, at whatever place."""
-    names: list[str] = []
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names.append(str(node.module))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            names += [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
-    return {name.partition(".")[0] for name in names}
+BY_NAME = r'import_module\(\s*"([\w.]+)"'
 
 
 def _normal(name: str) -> str:
@@ -37,8 +26,10 @@ def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
         each for extra in ("ray", "hosted", "explore", "gguf") for each in project["optional-dependencies"][extra]
     ]
     declared = {_normal(re.split(r"[<>=\[]", each)[0]) for each in project["dependencies"] + extras}
-    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
-    imported = set().union(*map(_imported, files)) - PACKAGES - sys.stdlib_module_names
+    graph = grimp.build_graph(*PACKAGES, include_external_packages=True, cache_dir=None)
+    texts = (file.read_text("utf-8") for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
+    by_name = {name for text in texts for name in re.findall(BY_NAME, text)}
+    imported = {name.partition(".")[0] for name in graph.modules | by_name} - PACKAGES - sys.stdlib_module_names
     distributions = packages_distributions()
     needed = {_normal(name) for package in imported for name in distributions[package][:1]}
     assert needed == declared

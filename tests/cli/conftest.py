@@ -1,7 +1,8 @@
-"""A model that has no chat template."""
+"""A model that has no chat template, and a command line whose commands are another function."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,3 +16,21 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
 
     sizes: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 256}
     return str(write_checkpoint(tmp_path_factory.mktemp("bare") / "tiny", "llama", chat_template=None, **sizes))
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[Any], tuple[int, str]]:
+    """Runs the command line with this in place of its commands: the exit code and stderr; nothing on stdout."""
+    from ostools import cli
+
+    def call(app: Any) -> tuple[int, str]:
+        monkeypatch.setattr(cli, "_quieten_libraries", lambda: None)
+        monkeypatch.setattr(cli, "_drop_stdout", lambda: None)
+        monkeypatch.setattr(cli, "app", app)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert out == ""
+        return int(str(ended.value.code)), err
+
+    return call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,12 @@ SWITCH = "{% if enable_thinking is defined and not enable_thinking %}</think>{% 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tiny Llama whose template has a switch for thinking."""
-    return str(
-        write_checkpoint(tmp_path_factory.mktemp("chat") / "t", "llama", chat_template=CHAT_TEMPLATE + SWITCH, **SIZES)
-    )
+    template = CHAT_TEMPLATE + SWITCH
+    return str(write_checkpoint(tmp_path_factory.mktemp("chat") / "t", "llama", chat_template=template, **SIZES))
 
 
-def _result(run: Any, model: str, *arguments: str) -> dict[str, Any]:
-    code, out, err = run(*arguments, "--model", model, "--json")
+def _result(run: Any, model: str, line: str) -> dict[str, Any]:
+    code, out, err = run(*shlex.split(line), "--model", model, "--json")
     assert code == 0, err
     return json.loads(out)
 
@@ -41,47 +41,36 @@ def _token_ids(**options: Any) -> list[int]:
         tokenizer.chat_template = CHAT_TEMPLATE
 
 
-@pytest.mark.parametrize(
-    "command",
-    quick(["sensitivity profile", "attention"], "attention"),
-)
-def test_a_text_is_asked_as_a_users_turn(run, thinker: str, command: str) -> None:
-    result = _result(run, thinker, *command.split(), "--prompt", "The 11", "--chat", "--system", "Be short.")
-    assert result["provenance"]["token_ids"] == _token_ids(system="Be short.")
-    parameters = result["provenance"]["parameters"]
-    assert [parameters[name] for name in ("chat", "system", "thinking")] == [True, "Be short.", "off"]
+ASKED = {
+    "attention --system 'Be short.'": {"system": "Be short."},
+    "sensitivity profile --system 'Be short.'": {"system": "Be short."},
+    "bounds spectra --thinking": {"thinking": True},
+}
 
 
-def test_thinking_is_left_on_where_it_is_asked_for(run, thinker: str) -> None:
-    result = _result(run, thinker, "bounds", "spectra", "--prompt", "The 11", "--chat", "--thinking")
-    assert result["provenance"]["token_ids"] == _token_ids(thinking=True)
-    options = ("--task", "copy-last", "--lengths", "3", "--thinking", "--system", "Be short.")
-    parameters = _result(run, thinker, "evaluate", *options)["provenance"]["parameters"]
-    assert (parameters["system"], parameters["thinking"]) == ("Be short.", "on")
+@pytest.mark.parametrize("line", quick(ASKED, "attention --system 'Be short.'", "bounds spectra --thinking"))
+def test_a_text_is_asked_as_a_users_turn(run, thinker: str, line: str) -> None:
+    provenance = _result(run, thinker, f"{line} --prompt 'The 11' --chat")["provenance"]
+    assert provenance["token_ids"] == _token_ids(**ASKED[line])
+    said = [provenance["parameters"][name] for name in ("chat", "system", "thinking")]
+    assert said == [True, ASKED[line].get("system"), "on" if "thinking" in line else "off"]
 
 
-def test_the_options_of_a_chat_need_a_chat(run, thinker: str) -> None:
-    plain = run("bounds", "spectra", "--prompt", "The 11", "--system", "Be short.", "--model", thinker)
-    assert_refused(plain, "--system: expected --chat beside it, found none")
-    lengths = ("--task", "copy-last", "--lengths", "3")
-    task = run("evaluate", *lengths, "--elicitation", "zero-shot", "--thinking", "--model", thinker)
-    assert_refused(task, "thinking: expected a chat, found plain text")
-    both = run("attention", "--task", "copy-last", "--length", "3", "--chat", "--model", thinker)
-    assert_refused(both, "--chat: a task is asked in the chat template where there is one")
-
-
-def test_a_model_without_a_template_refuses(run, bare: str) -> None:
-    assert_refused(
-        run("bounds", "spectra", "--prompt", "The 11", "--chat", "--model", bare),
-        "a chat template, found none: leave chat out",
-    )
+def test_what_a_chat_cannot_be_is_refused(run, thinker: str, bare: str) -> None:
+    refusals = {
+        "bounds spectra --prompt 1 --system 2": "--system: expected --chat beside it, found none",
+        "evaluate --lengths 3 --elicitation zero-shot --thinking": "thinking: expected a chat, found plain text",
+        "attention --task copy-last --length 3 --chat": "--chat: a task is asked in the chat template where there is one",
+    }
+    for line, words in refusals.items():
+        assert_refused(run(*line.split(), "--model", thinker), words)
+    without = run("bounds", "spectra", "--prompt", "The 11", "--chat", "--model", bare)
+    assert_refused(without, "a chat template, found none: leave chat out")
 
 
 def test_the_prompts_of_a_file_are_each_a_turn(run, thinker: str, tmp_path: Path) -> None:
     (tmp_path / "two.txt").write_text("The 11\nThe 1\n")
-    result = _result(
-        run, thinker, "sensitivity", "--prompts", str(tmp_path / "two.txt"), "--chat", "--linearisation", "frozen"
-    )
+    result = _result(run, thinker, "sensitivity --prompts two.txt --chat --linearisation frozen")
     prompts = result["provenance"]["parameters"]["prompts"]
     assert prompts["1"]["token_ids"] == _token_ids()
     assert [prompts[number]["thinking"] for number in ("1", "2")] == ["off", "off"]

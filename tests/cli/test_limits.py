@@ -27,11 +27,6 @@ from tests.sets import quick
 PROMPT = ("sensitivity", "--prompt", "The 11")
 
 
-@pytest.fixture
-def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ostools.models.load_model", lambda *_, **__: pytest.fail("loaded the model"))
-
-
 @pytest.mark.usefixtures("no_model")
 def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
     run, directory: str, monkeypatch: pytest.MonkeyPatch
@@ -77,12 +72,16 @@ def _forecast(run, *asked: str) -> dict[str, float]:
 
 
 @pytest.mark.usefixtures("no_model")
-def test_a_logit_is_forecast_as_one_row_and_a_position_as_the_prompts_beginning(run) -> None:
+def test_a_forecast_is_of_the_prompt_the_logit_and_the_position(run) -> None:
+    """A logit is one row, a position the prompt's beginning, and a mitigation makes the prompt longer."""
     asked = ("sensitivity", "--prompt", "Once upon a time there was a girl named Ann. " * 4)
     whole = _forecast(run, *asked)
     for option in (("--logit", "."), ("--position", "4")):
-        part = _forecast(run, *asked, *option)
-        assert part["work"] < whole["work"]
+        assert _forecast(run, *asked, *option)["work"] < whole["work"]
+    asked = ("bounds", "--variant", "local", "--prompt", "Once upon a time")
+    assert _forecast(run, *asked, "--mitigation", "repeat-prompt:times=9")["work"] > _forecast(run, *asked)["work"]
+    attribution = ("sensitivity", "attribution", *asked[3:], "--dry-run", "--max-memory", "1kB")
+    assert_refused(run(*attribution), "allowed by --max-memory")
 
 
 @pytest.mark.usefixtures("no_model")
@@ -94,56 +93,29 @@ def test_an_attribution_holds_its_gradients_graph() -> None:
 
 
 @pytest.mark.usefixtures("no_model")
-def test_a_mitigation_is_in_the_forecast_and_a_limit_refuses_in_a_dry_run(run) -> None:
-    """The prompt that it makes has more tokens."""
-    asked = ("bounds", "--variant", "local", "--prompt", "Once upon a time")
-    assert _forecast(run, *asked, "--mitigation", "repeat-prompt:times=9")["work"] > _forecast(run, *asked)["work"]
-    assert_refused(run(*PROMPT, "--dry-run", "--max-memory", "1kB"), "--max-memory")
-    attribution = ("sensitivity", "attribution", "--prompt", "Once upon a time")
-    assert_refused(run(*attribution, "--dry-run", "--max-memory", "1kB"), "allowed by --max-memory")
-
-
-@pytest.mark.usefixtures("no_model")
 @pytest.mark.parametrize(
-    "asked",
-    [
-        ("explore",),
-        ("report", "--run", "."),
-        ("reproduce", "figure", "8"),
-        ("evaluate", "--answers", "x.jsonl", "--lengths", "1,2"),
-    ],
-    ids=" ".join,
+    "line", ["explore", "report --run .", "reproduce figure 8", "evaluate --answers x.jsonl --lengths 1"]
 )
-def test_a_dry_run_is_refused_where_no_model_runs(run, asked: tuple[str, ...]) -> None:
-    assert_refused(run(*asked, "--dry-run"), "--dry-run")
+def test_a_dry_run_is_refused_where_no_model_runs(run, line: str) -> None:
+    assert_refused(run(*line.split(), "--dry-run"), "--dry-run")
 
 
-@pytest.mark.usefixtures("no_model")
 def test_a_longer_prompt_under_a_mitigation_holds_more_in_every_measurement_of_a_task() -> None:
     model = Unloaded(locate(None, None), torch.float32, "cpu")
     for command in MEASURED:
-        memory = imported(f"ostools.{command.memory}") if command.memory else None
-        names = {} if memory is None else inspect.signature(memory).parameters
-        if memory is not None and {"task", "lengths", "mitigation"} <= names.keys() and "prompt" not in names:
+        memory = imported(f"ostools.{command.memory}") if command.memory else lambda: 0
+        names = inspect.signature(memory).parameters
+        if {"task", "lengths", "mitigation"} <= names.keys() and "prompt" not in names:
             values = {"task": "count-ones", "lengths": [64], "dtypes": ["float32"]}
-            plain, longer = (
-                memory(model, **{key: value for key, value in given.items() if key in names})
-                for given in (values, values | {"mitigation": "separator:every=1"})
-            )
-            assert longer > plain, command.name
-
-
-COUNTED = ("collapse", "--task", "figure-5a", "--lengths", "1:40")
+            values = {name: value for name, value in values.items() if name in names}
+            assert memory(model, **values, mitigation="separator:every=1") > memory(model, **values), command.name
 
 
 def test_work_that_would_take_longer_than_allowed_ends_after_its_first_steps(run, directory: str) -> None:
-    found = run(*COUNTED, "--model", directory, "--max-time", "0.0001", "--out", "x.csv")
+    counted = ("collapse", "--task", "figure-5a", "--lengths", "1:24", "--dtype", "bfloat16", "--model", directory)
+    found = run(*counted, "--max-time", "0.0001", "--out", "x.csv")
     assert_refused(found, "% done after 1 s, so about ", "longer than --max-time: about ", "or give --max-time ")
     assert not Path("x.csv").exists()
-    assert run(*COUNTED, "--model", directory, "--max-time", "4h")[0] == 0
-
-
-def test_a_limit_of_time_is_refused_where_no_steps_are_counted(run) -> None:
     refusal = run("attention", "--prompt", "The 11", "--max-time", "1h")
     assert_refused(refusal, "--max-time: expected work whose steps")
 
@@ -194,9 +166,9 @@ def test_memory_that_runs_out_is_smaller_chunks_and_then_one_line(
         return measured(self, *arguments)
 
     monkeypatch.setattr(linearisation_run.LinearisationRun, "measured", hungry)
-    result = run(*PROMPT, "--model", directory, "--out", "x.json")
+    result = run(*PROMPT, "--linearisation", "frozen", "--model", directory, "--out", "x.json")
     if fits:
-        assert (result[0], sizes) == (0, [4096, 2048, 1024, 1024])
+        assert (result[0], sizes) == (0, [4096, 2048, 1024])
         assert '"chunk_share": 0.25' in (tmp_path / "x.json").read_text()
     else:
         assert_refused(result, "out of memory: sensitivity does not fit", "GiB free", "shorten the prompt")

@@ -25,21 +25,16 @@ from tests.cli.asking import assert_refused
         ("a.jsonl", b'{"prompt": "a"}\nb\n', "line 2: expected a JSON object with the key 'prompt'"),
         ("a.jsonl", b'["a"]\n', "line 1: expected a JSON object with a text"),
         ("a.jsonl", b"[" * 100_000, "line 1: expected a JSON object"),
+        ("none.txt", b"a\n", "No such file"),
+        (".", b"a\n", "cannot be read"),
     ],
 )
 def test_what_is_no_file_of_prompts_is_refused_by_its_line(
     run, tmp_path: Path, name: str, content: bytes, words: str
 ) -> None:
-    (tmp_path / name).write_bytes(content)
+    (tmp_path / (name if name.startswith("a.") else "a.txt")).write_bytes(content)
     assert_refused(run("sensitivity", "--prompts", str(tmp_path / name)), words)
-
-
-def test_a_file_that_is_not_there_or_stands_beside_a_text_is_refused(run, tmp_path: Path) -> None:
-    (tmp_path / "two.txt").write_text("a\nb\n")
-    file = str(tmp_path / "two.txt")
-    assert_refused(run("sensitivity", "--prompt", "a", "--prompts", file), "exclude each other")
-    assert_refused(run("sensitivity", "--prompts", str(tmp_path / "none.txt")), "No such file")
-    assert_refused(run("sensitivity", "--prompts", str(tmp_path)), "cannot be read")
+    assert_refused(run("sensitivity", "--prompts", str(tmp_path / name), "--prompt", "a"), "exclude each other")
 
 
 def test_files_of_prompts_are_read_as_they_are_written(tmp_path: Path) -> None:

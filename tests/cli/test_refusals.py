@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 import hooks
-from ostools import cli
 from ostools.ground.errors import InputError
 from tests.checkpoints import edit_config, write_checkpoint
 from tests.cli.asking import assert_refused
@@ -71,6 +71,7 @@ BY_THE_MODEL = [
     ("sensitivity --prompt a --position 400", ["position"]),
     ("sensitivity --prompt a --layers 9", ["out of 0..2, found [9]"]),
     ("attention difference --prompt 123 --against-prompt 12 --out x.png", ["none known to be the same"]),
+    ("sweep corpus --texts none.jsonl --lengths 8", ["none.jsonl: expected a file of texts", "found no such file"]),
     ("evaluate --lengths 2 --samples 3", ["at temperature 0 all 3 samples would be the same"]),
     ("evaluate counting --lengths 46 --out x.csv", ["47 items take", "holds 256"]),
 ]
@@ -93,18 +94,14 @@ def test_what_the_model_cannot_take_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_that_are_not_numbers_are_refused(run, tmp_path: Path) -> None:
+def test_weights_that_are_not_numbers_and_an_unknown_architecture_are_refused(run, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    broken = write_checkpoint(tmp_path / "broken", "gemma")
+    broken, odd = (write_checkpoint(tmp_path / name, "gemma") for name in ("broken", "odd"))
     weights = load_file(broken / "model.safetensors")
     weights["model.norm.weight"][0] = float("nan")
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     assert_refused(run("sensitivity", "--prompt", "a", "--model", str(broken)), "model.norm.weight")
-
-
-def test_an_unknown_architecture_is_refused(run, tmp_path: Path) -> None:
-    odd = write_checkpoint(tmp_path / "odd", "gemma")
     edit_config(odd, model_type="bert", architectures=["BertForMaskedLM"])
     assert_refused(run("sensitivity", "--prompt", "a", "--model", str(odd)), "bert")
 
@@ -135,16 +132,7 @@ class PanicException(BaseException):
     ],
     ids=["ours", "hooks", "a plugin's exit", "a panic"],
 )
-def test_a_refusal_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException, line: str
-) -> None:
-    monkeypatch.setattr(cli, "app", Mock(side_effect=error))
-    with pytest.raises(SystemExit, match="2"):
-        cli.main()
-    assert capsys.readouterr().err == f"ostools: {line}\n"
-
-
-def test_a_defect_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "app", Mock(side_effect=ValueError("a defect")))
+def test_a_refusal_is_one_line_and_a_defect_is_not_hidden(main: Any, error: BaseException, line: str) -> None:
+    assert main(Mock(side_effect=error)) == (2, f"ostools: {line}\n")
     with pytest.raises(ValueError, match="a defect"):
-        cli.main()
+        main(Mock(side_effect=ValueError("a defect")))

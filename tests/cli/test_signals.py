@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -20,11 +21,7 @@ from ostools.cli import terminal
 from ostools.cli.verbs.sweeps import note
 from ostools.ground.signals import ended_by_signals
 
-ENDING = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-
-
-def stands(number: int) -> None:
-    signal.raise_signal(number)
+ENDING = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
 def swallows(number: int) -> None:
@@ -48,13 +45,13 @@ def in_a_callback(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "library"),
-    [(*ENDING[0], stands), (*ENDING[1], swallows), (*ENDING[2], turns), (*ENDING[0], in_a_callback)],
+    ("number", "library"),
+    [*zip([*ENDING, signal.SIGINT], [signal.raise_signal, swallows, turns, in_a_callback], strict=True)],
 )
 def test_the_exit_code_is_the_signals_whatever_a_library_makes_of_it(
-    capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int, library: Callable[[int], None]
+    capsys: pytest.CaptureFixture[str], number: signal.Signals, library: Callable[[int], None]
 ) -> None:
-    before = [signal.getsignal(one) for one, _ in ENDING], sys.unraisablehook
+    before = [*map(signal.getsignal, ENDING)], sys.unraisablehook
     came: list[bool] = []
 
     def work(interrupted: Callable[[], bool]) -> None:
@@ -66,24 +63,15 @@ def test_the_exit_code_is_the_signals_whatever_a_library_makes_of_it(
 
     with pytest.raises(SystemExit) as ended:
         ended_by_signals(work)
-    assert ended.value.code == code
+    assert ended.value.code == ENDING[number]
     assert came == [False, True]
     assert capsys.readouterr() == ("", f"ostools: stopped by {number.name}\n")
-    assert ([signal.getsignal(one) for one, _ in ENDING], sys.unraisablehook) == before
+    assert ([*map(signal.getsignal, ENDING)], sys.unraisablehook) == before
 
 
-def test_the_command_line_ends_with_the_code_of_the_signal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And blames no plugin for it."""
-    from ostools import cli
-
-    monkeypatch.setattr(cli, "_quieten_libraries", lambda: None)
-    monkeypatch.setattr(cli, "app", lambda **_: ended_by_signals(lambda _: signal.raise_signal(signal.SIGTERM)))
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 143
-    assert capsys.readouterr() == ("", "ostools: stopped by SIGTERM\n")
+def test_the_command_line_ends_with_the_code_of_the_signal_and_blames_no_plugin(main: Any) -> None:
+    app = Mock(side_effect=lambda **_: ended_by_signals(lambda _: signal.raise_signal(signal.SIGTERM)))
+    assert main(app) == (143, "ostools: stopped by SIGTERM\n")
 
 
 def test_a_second_signal_ends_the_process_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,32 +111,20 @@ def test_a_sweep_goes_on_where_nobody_reads_its_notes(monkeypatch: pytest.Monkey
     note("a cell failed")
 
 
-def under_a_shell(line: str) -> tuple[int, str]:
-    """The exit code of the command line in a process of its own, and its stderr."""
-    code = "import sys; from ostools.cli import main; sys.argv[0] = 'ostools'; main()"
-    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} {line}"
-    home = Path(__file__).resolve().parents[2]
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=home, timeout=60)
-    return done.returncode, done.stderr
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_under_stdout_is_one_line_and_a_closed_stdout_no_error() -> None:
-    full = (2, "ostools: stdout: No space left on device\n")
-    assert under_a_shell("--version > /dev/full") == full
-    assert under_a_shell("--version >&-") == (0, "")
+@pytest.mark.parametrize(
+    ("stdout", "end"), [*{"> /dev/full": (2, "ostools: stdout: No space left on device\n"), ">&-": (0, "")}.items()]
+)
+def test_a_full_disk_under_stdout_is_one_line_and_a_closed_stdout_no_error(stdout: str, end: tuple[int, str]) -> None:
+    code = "import sys; from ostools.cli import main; sys.argv[0] = 'ostools'; main()"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} --version {stdout}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == end
 
 
-def test_a_full_quota_under_stdout_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    from ostools import cli
-
+def test_a_full_quota_under_stdout_is_one_line(main: Any) -> None:
     reason = os.strerror(errno.EDQUOT)
-    monkeypatch.setattr(cli, "app", Mock(side_effect=OSError(errno.EDQUOT, reason)))
-    monkeypatch.setattr(cli, "_drop_stdout", Mock())
-    monkeypatch.setattr(cli, "_quieten_libraries", Mock())
-    with pytest.raises(SystemExit, match="2"):
-        cli.main()
-    assert capsys.readouterr().err == f"ostools: stdout: {reason}\n"
+    assert main(Mock(side_effect=OSError(errno.EDQUOT, reason))) == (2, f"ostools: stdout: {reason}\n")
 
 
 @pytest.mark.parametrize(("failed", "code"), [((), 0), (("a cell",), 1)])
@@ -165,9 +141,8 @@ def test_a_reader_that_left_changes_no_exit_code(
     monkeypatch.setattr(sweep, "run", lambda *_, **__: done)
     monkeypatch.setattr(sweep, "read_sweep", lambda path: None)
     monkeypatch.setattr(cli, "_quieten_libraries", lambda: None)
-    monkeypatch.setattr(
-        sys, "argv", ["ostools", "sweep", "run", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")]
-    )
+    words = ["sweep", "run", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["ostools", *words])
     with open(begin, "w") as pipe:
         monkeypatch.setattr(sys, "stdout", pipe)
         with pytest.raises(SystemExit) as ended:

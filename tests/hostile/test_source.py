@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,17 @@ _CALLS |= {"torch.hub.load", "yaml.unsafe_load", "yaml.full_load"}
 _PICKLING = {"np.load", "numpy.load", "pd.read_pickle", "pandas.read_pickle"}
 
 
+_WORDS = re.compile(
+    rf"\b({'|'.join(_MODULES)}|eval|exec|compile|__import__|system|popen|load|full_load|trust_remote_code)\b"
+    r"|unsafe_load|read_pickle|subprocess|asyncio"
+)
+"""Only a file with one of these words is parsed."""
+
+
 def found_in(source: str) -> list[str]:
     """Every forbidden import and call, as line and words."""
+    if _WORDS.search(source) is None:
+        return []
     return [f"{node.lineno}: {said}" for node in ast.walk(ast.parse(source)) if (said := _forbidden(node))]  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -47,18 +57,18 @@ def test_no_module_of_ours_runs_what_it_reads() -> None:
     assert not {name: bad for name, source in sources.items() if (bad := found_in(source))}
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import pickle",
-        "from shelve import open",
-        "torch.load('x', weights_only=False)",
-        "yaml.load(text, Loader=yaml.Loader)",
-        "eval('1')",
-        "subprocess.run('x', shell=True)",
-        "AutoModel.from_pretrained(x, trust_remote_code=True)",
-    ],
-)
+BAD = """
+import pickle
+from shelve import open
+torch.load('x', weights_only=False)
+yaml.load(text, Loader=yaml.Loader)
+eval('1')
+subprocess.run('x', shell=True)
+AutoModel.from_pretrained(x, trust_remote_code=True)
+"""
+
+
+@pytest.mark.parametrize("source", BAD.strip().splitlines())
 def test_the_search_finds(source: str) -> None:
     assert found_in(source)
 
