@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -42,6 +42,7 @@ ROUNDING = ("noise", "pair_noise")
 """Columns of collapse that ARE what rounding does: in another order it does something else."""
 
 
+DTYPES = ("float32", "float64")
 IN_ONE_PROCESS = """
 import json, sys
 from ostools import cli
@@ -54,81 +55,54 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
-DTYPES = ("float32", "float64")
-every_dtype = pytest.mark.parametrize("dtype", DTYPES)
-
-
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folder of each way's tables: in it one of each dtype."""
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, str], dict[str, Any]]:
+    """The table of a name, measured in that way and dtype: rows and provenance, without the time."""
     from tests.checkpoints import write_checkpoint
 
     home = tmp_path_factory.mktemp("reproducible")
-    checkpoint = write_checkpoint(home / "tiny", "gemma2", n_layers=3)
-    found = {}
+    model = ("--model", str(write_checkpoint(home / "tiny", "gemma2", n_layers=3)))
     for way, variables in WAYS.items():
-        found[way] = home / way
+        asked = []
         for dtype in DTYPES:
-            (found[way] / dtype).mkdir(parents=True)
-        asked = [
-            [
-                *arguments,
-                "--model",
-                str(checkpoint),
-                "--load-dtype",
-                dtype,
-                "--out",
-                f"{home}/{way}/{dtype}/{name}.json",
-            ]
-            for dtype in DTYPES
-            for name, arguments in COMMANDS.items()
-        ]
+            (home / way / dtype).mkdir(parents=True)
+            out = {name: ("--out", f"{home}/{way}/{dtype}/{name}.json") for name in COMMANDS}
+            asked += [[*line, *model, "--load-dtype", dtype, *out[name]] for name, line in COMMANDS.items()]
         environment = {name: value for name, value in os.environ.items() if name != "MKL_NUM_THREADS"} | variables
-        done = subprocess.run(
-            [sys.executable, "-c", IN_ONE_PROCESS, json.dumps(asked)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-c", IN_ONE_PROCESS, json.dumps(asked)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-    return found
 
+    def table(way: str, dtype: str, name: str) -> dict[str, Any]:
+        found = json.loads((home / way / dtype / f"{name}.json").read_text("utf-8"))
+        assert found["provenance"].pop("time")
+        return found
 
-def without_time(path: Path) -> Any:
-    found = json.loads(path.read_text("utf-8"))
-    assert found["provenance"].pop("time")
-    return found
-
-
-@pytest.mark.slow
-@every_dtype
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_same_command_gives_the_same_bytes(measured: dict[str, Path], dtype: str, name: str) -> None:
-    once, again = (measured[way] / dtype for way in ("once", "again"))
-    assert without_time(once / f"{name}.json") == without_time(again / f"{name}.json")
+    return table
 
 
 @pytest.mark.slow
-@every_dtype
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.parametrize("way", [way for way in WAYS if way not in ("once", "again")])
-def test_other_threads_and_kernels_agree_as_the_provenance_says(
-    measured: dict[str, Path], dtype: str, name: str, way: str
+def test_the_same_command_gives_the_same_bytes_and_other_threads_and_kernels_agree_as_the_provenance_says(
+    measured: Callable[[str, str, str], dict[str, Any]], dtype: str, name: str
 ) -> None:
-    one, other = (without_time(measured[which] / dtype / f"{name}.json") for which in ("once", way))
-    told = other["provenance"]["arithmetic"]
-    assert way != "default" or told["kernels"] == "DEFAULT"
-    assert told["threads"] == int(WAYS[way]["OMP_NUM_THREADS"])
-    assert told["agrees_within"] == AGREES_WITHIN
+    once = measured("once", dtype, name)
+    assert measured("again", dtype, name) == once
     within = AGREES_WITHIN["float32" if name in IN_FLOAT32 else dtype]
-    tables: list[Any] = [pd.DataFrame(found["rows"]) for found in (one, other)]
-    here, there = tables
-    assert list(here.columns) == list(there.columns)
-    for column in here.columns.difference(ROUNDING):
-        mine, other_way = here[column], there[column]
-        if not pd.api.types.is_float_dtype(mine) or mine.isna().all():
-            assert mine.equals(other_way), column
-            continue
-        assert (mine.isna() == other_way.isna()).all(), column
-        assert (mine - other_way).abs().max() <= within * mine.abs().max(), column
+    here: Any = pd.DataFrame(once["rows"])
+    for way in ("two threads", "default"):
+        found = measured(way, dtype, name)
+        told = found["provenance"]["arithmetic"]
+        assert way != "default" or told["kernels"] == "DEFAULT"
+        assert told["threads"] == int(WAYS[way]["OMP_NUM_THREADS"])
+        assert told["agrees_within"] == AGREES_WITHIN
+        there: Any = pd.DataFrame(found["rows"])
+        assert list(here.columns) == list(there.columns)
+        for column in here.columns.difference(ROUNDING):
+            mine, others = here[column], there[column]
+            if not pd.api.types.is_float_dtype(mine) or mine.isna().all():
+                assert mine.equals(others), (way, column)
+                continue
+            assert (mine.isna() == others.isna()).all(), (way, column)
+            assert (mine - others).abs().max() <= within * mine.abs().max(), (way, column)

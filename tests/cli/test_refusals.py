@@ -72,6 +72,8 @@ BY_THE_MODEL = [
     ("sensitivity --prompt a --layers 9", ["out of 0..2, found [9]"]),
     ("attention difference --prompt 123 --against-prompt 12 --out x.png", ["none known to be the same"]),
     ("sweep corpus --texts none.jsonl --lengths 8", ["none.jsonl: expected a file of texts", "found no such file"]),
+    ("evaluate --lengths 2 --temperature nan", ["expected a temperature of 0 (greedy) or more, found nan"]),
+    ("evaluate --lengths 2 --temperature inf", ["expected a temperature of 0 (greedy) or more, found inf"]),
     ("evaluate --lengths 2 --samples 3", ["at temperature 0 all 3 samples would be the same"]),
     ("evaluate counting --lengths 46 --out x.csv", ["47 items take", "holds 256"]),
 ]

@@ -212,45 +212,75 @@ _NUMBERS = st.sampled_from(
     ["0", "-1", "1", "nan", "inf", "1e308", "1e-308", "1e999", "9" * 18, "9" * 30, "9" * 5000, "0x1"]
 )
 _NAMES = st.sampled_from(
-    ["full", "frozen", "local", "windowed(999999999)", "windowed(9999999999)", "float16", "float64", "bfloat16-kv"]
+    (
+        *(
+            "full",
+            "frozen",
+            "local",
+            "windowed(999999999)",
+            "windowed(9999999999)",
+            "float16",
+            "float64",
+            "bfloat16-kv",
+        ),
+        *(
+            "cpu:0",
+            "cpu:1",
+            "meta",
+            "cuda:0",
+            "mps",
+            "cpu:-1",
+            "xla",
+            "exact",
+            "estimate",
+            "cot-zero-shot",
+            "all",
+            "last",
+        ),
+        *(
+            "0:2",
+            "1,0",
+            ":",
+            "0,0,0",
+            ",",
+            "1:1",
+            "2,2",
+            "1000000",
+            "0.0",
+            "9.9",
+            "0.mlp",
+            "0.0:1:0",
+            "0.0:99:0",
+            "-1.0",
+        ),
+    )
 )
-_KINDS: dict[str, st.SearchStrategy[str]] = {
-    "--relative-error": _NUMBERS,
-    "--max-memory": _NUMBERS | _NUMBERS.map("{}GiB".format),
-    "--max-new-tokens": _NUMBERS,
-    "--sensitivity-lengths": _NUMBERS,
-    "--level": _NUMBERS,
-    "--seed": _NUMBERS,
-    "--seeds": _NUMBERS | st.sampled_from(["0:2", "1,0", ":"]),
-    "--load-dtype": _NAMES,
-    "--layers": _NUMBERS | st.sampled_from(["all", "0,1", "1,0", "0,0,0", ","]),
-    "--lengths": _NUMBERS | st.sampled_from(["1:1000000", "1:1", "2,2", "1000000"]),
-    "--length": _NUMBERS,
-    "--task": _SPECS,
-    "--mitigation": _SPECS,
-    "--linearisation": _NAMES,
-    "--variant": _NAMES,
-    "--dtype": _NAMES,
-    "--device": st.sampled_from(["cpu:0", "cpu:1", "meta", "cuda:0", "mps", "cpu:-1", "xla"]),
-    "--positions": st.sampled_from(["all", "last"]) | _NUMBERS,
-    "--method": st.sampled_from(["exact", "estimate", "auto"]),
-    "--mode": st.sampled_from(["cot-zero-shot", "cot-few-shot"]),
-    "--target": st.sampled_from(["0.0", "9.9", "0.mlp", "0.0:1:0", "0.0:99:0", "9999999999.0", "-1.0"]),
-    "--measure": texts,
-    "--prompt": texts,
-    "--item": texts,
-    "--model": texts,
-}
-"""Values of options, near to what it may be; half of what is tried is any text."""
+_VALUES = _NUMBERS | _NUMBERS.map("{}GiB".format) | _NAMES | _SPECS | texts | values.map(str)
+_OPTIONS = (
+    *("--relative-error", "--max-memory", "--max-new-tokens", "--sensitivity-lengths", "--level", "--seed", "--seeds"),
+    *("--load-dtype", "--layers", "--lengths", "--length", "--task", "--mitigation", "--linearisation", "--variant"),
+    *(
+        "--dtype",
+        "--device",
+        "--positions",
+        "--method",
+        "--mode",
+        "--target",
+        "--measure",
+        "--prompt",
+        "--item",
+        "--model",
+    ),
+)
 
 
 def _working(ground: Ground) -> st.SearchStrategy[Any]:
     known = _options()
 
     def of(command: tuple[str, ...]) -> st.SearchStrategy[Any]:
-        options = [word for word in _KINDS if word in known[command[0]]]
-        given = [st.tuples(st.just(word), _KINDS[word] | _KINDS[word] | texts | values.map(str)) for word in options]
-        return st.tuples(st.just(command), st.lists(st.one_of(given), min_size=1, max_size=2))
+        options = [word for word in _OPTIONS if word in known[command[0]]]
+        given = st.tuples(st.sampled_from(options), _VALUES) | st.just(("--lengths", "1:1000000"))
+        return st.tuples(st.just(command), st.lists(given, min_size=1, max_size=2))
 
     return st.sampled_from(_WORKING).flatmap(of)
 
@@ -261,10 +291,6 @@ def _worked(ground: Ground, case: Any, below: Path) -> Attempt:
 
 
 # --- files
-
-
-def _sweep_files(ground: Ground) -> st.SearchStrategy[Any]:
-    return sweep_files()
 
 
 def _sweep_file(ground: Ground, case: bytes, below: Path) -> Attempt:
@@ -292,10 +318,8 @@ def _directories(draw: st.DrawFn, ground: Ground) -> Any:
     found: dict[str, bytes | str] = dict(ground.results)
     for _ in range(draw(st.integers(1, 2))):
         name = draw(st.sampled_from(sorted(ground.results)))
-        content, what = (
-            ground.results[name],
-            draw(st.sampled_from(["inside", "inside", "bytes", "kind", "gone", "added"])),
-        )
+        content = ground.results[name]
+        what = draw(st.sampled_from(["inside", "inside", "bytes", "kind", "gone", "added"]))
         if what == "inside" and name == "sweep.json" and draw(st.booleans()):  # one word of one cell: else it is rare
             told = json.loads(content)
             cell = draw(st.sampled_from(told["cells"]))["cell"]
@@ -312,12 +336,8 @@ def _directories(draw: st.DrawFn, ground: Ground) -> Any:
         elif what == "gone":
             found.pop(name, None)
         elif what == "added":
-            word = (
-                draw(texts)
-                .replace("/", "")
-                .replace("\0", "")
-                .encode("utf-8", "surrogatepass" if draw(st.booleans()) else "ignore")
-            )
+            errors = "surrogatepass" if draw(st.booleans()) else "ignore"
+            word = draw(texts).replace("/", "").replace("\0", "").encode("utf-8", errors)
             folder = draw(st.sampled_from(["", "cells/", "failed/"]))
             found[folder + (os.fsdecode(word)[:60] or "x")] = PICKLE
         else:
@@ -350,14 +370,10 @@ def _parquet(draw: st.DrawFn, content: bytes) -> bytes:
     if what == "attrs":
         attrs = draw(spoiled_json(attrs))
     elif what == "column":
-        table[column] = draw(
-            st.sampled_from(
-                [[["a"]], ["a\x1b[31m"], [b"x"], [float("nan")], [float("inf")], [2**62], [None], [{"a": 1}]]
-            )
-        ) * len(table)
+        odd = [["a"], "a\x1b[31m", b"x", float("nan"), float("inf"), 2**62, None, {"a": 1}]
+        table[column] = [draw(st.sampled_from(odd))] * len(table)
     elif what == "added":
-        name = draw(texts).encode("utf-8", "ignore").decode()
-        table[name] = "\x1b[31m"
+        table[draw(texts).encode("utf-8", "ignore").decode()] = "\x1b[31m"
     else:
         table = table.drop(columns=[column]) if what == "gone" else table.iloc[:0]
     table.attrs = attrs if isinstance(attrs, dict) else {"ostools": attrs}
@@ -381,10 +397,6 @@ def _arrow(draw: st.DrawFn, content: bytes) -> bytes:
         table = table.append_column(name, words) if name == "other" else table.set_column(place, name, words)
     parquet.write_table(table, to := pa.BufferOutputStream())
     return to.getvalue().to_pybytes()
-
-
-def _results(ground: Ground) -> st.SearchStrategy[Any]:
-    return _directories(ground)
 
 
 def _result(ground: Ground, case: Any, below: Path) -> Attempt:
@@ -417,17 +429,15 @@ def _answer_file(ground: Ground, case: bytes, below: Path) -> Attempt:
 
 def _requests(ground: Ground) -> st.SearchStrategy[bytes]:
     asked = {
-        **{
-            "view": "frozen",
-            "prompt": "a b",
-            "layer": 0,
-            "dtype": "float32",
-            "logit": "1",
-            "chart": False,
-            "before": 0,
-        },
-        **{"beside": "mitigation", "other": "repeat-prompt:times=2", "head": 0, "dtypes": ["bfloat16"], "longest": 8},
+        "view": "frozen",
+        "prompt": "a b",
+        "layer": 0,
+        "dtype": "float32",
+        "logit": "1",
+        "chart": False,
+        "before": 0,
     }
+    asked |= {"beside": "mitigation", "other": "repeat-prompt:times=2", "head": 0, "dtypes": ["bfloat16"], "longest": 8}
     return spoiled_json(asked).map(as_json) | spoiled_bytes(as_json(asked))
 
 
@@ -453,7 +463,7 @@ TARGETS = (
     Target("options", 0.2, _working, _worked),
     Target("answers", 0.05, _answer_files, _answer_file),
     Target("requests", 0.05, _requests, _request),
-    Target("sweep files", 0.2, _sweep_files, _sweep_file),
+    Target("sweep files", 0.2, lambda _: sweep_files(), _sweep_file),
     Target("checkpoints", 0.15, _checkpoints, _checkpoint),
-    Target("results", 0.15, _results, _result),
+    Target("results", 0.15, _directories, _result),
 )
