@@ -88,10 +88,7 @@ def test_a_browser_asks_for_nothing_and_complains_of_nothing(site: Path, tmp_pat
     command = [sys.executable, str(script), CHROMIUM, *map(str, _built(site))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
-    assert found["visits"] == 2 * len(_built(site))
-    assert found["complaints"] == []
-    assert found["search"] > 0  # The index is a script of the site, so that search works from a file too.
+    assert json.loads(done.stdout) == {"complaints": [], "visits": 2 * len(_built(site))}
 
 
 _VISIT = """
@@ -99,7 +96,7 @@ import json, sys
 from pathlib import Path
 from playwright.sync_api import sync_playwright
 
-complaints, visits, search = [], 0, 0
+complaints, visits = [], 0
 with sync_playwright() as started:
     browser = started.chromium.launch(executable_path=sys.argv[1], args=["--no-sandbox"])
     for width in (400, 1400):
@@ -111,18 +108,10 @@ with sync_playwright() as started:
         for path in sys.argv[2:]:
             page.goto(Path(path).as_uri())
             wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            if wide > 0:
-                complaints.append(f"{path} is {wide} px wider than {width}")
+            complaints += [f"{path} is {wide} px wider than {width}"] if wide > 0 else []
             visits += 1
-        page.goto(Path(next(path for path in sys.argv[2:] if path.endswith("/index.html"))).as_uri())
-        if width == 1400:
-            page.locator("input.md-search__input").click()
-            page.keyboard.type("certified", delay=20)
-            page.wait_for_selector(".md-search-result__item", timeout=20000)
-            search = page.locator(".md-search-result__item").count()
-        page.close()
     browser.close()
-print(json.dumps({"complaints": complaints, "visits": visits, "search": search}))
+print(json.dumps({"complaints": complaints, "visits": visits}))
 """
 
 
