@@ -65,7 +65,7 @@ def test_a_loaded_result_is_drawn_and_compared_like_a_new_one(tmp_path: Path) ->
     measured: Any = EVERY["Sensitivity"]()
     paths: Any = EVERY["Bounds"]()
     loaded: Any = ost.load_result(measured.save(tmp_path / "x.json"))
-    other: Any = ost.load_result(paths.to_parquet(tmp_path / "x.parquet"))
+    other: Any = ost.load_result(paths.save(tmp_path / "x.parquet"))
     assert loaded.plot().to_dict() == measured.plot().to_dict()
     assert_same(ost.compare(loaded, other).frame, ost.compare(measured, paths).frame)
 

@@ -102,7 +102,7 @@ def test_what_was_there_stands_until_the_new_file_is_whole(
         raise RuntimeError("the disk went away")
 
     result = made_sensitivity({"full": [1.0]})
-    monkeypatch.setattr("ostools.results._write_table", broken)
+    monkeypatch.setattr("ostools.results.files._write_table", broken)
     monkeypatch.setattr(type(result), "plot", broken)
     with pytest.raises(RuntimeError, match="went away"):
         result.save(path)

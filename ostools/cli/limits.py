@@ -7,7 +7,6 @@ by what is done so far.
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +23,7 @@ from ostools.cli.signature import UNKNOWN, imported, signature_of
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
-from ostools.ground.progress import LONG
+from ostools.ground.progress import FIRST_ESTIMATE, LONG, Clock, Progress, tell
 from ostools.measure.mitigated_prompts import acting_bytes
 from ostools.measure.unloaded import Forecast, Unloaded
 from ostools.models.files.sources import locate
@@ -34,8 +33,6 @@ from ostools.theory.distances import dtype_named
 Memory = Callable[[Unloaded], int]
 """Bytes that the work of a command holds beside the model, at its largest step."""
 _GIB = 2**30
-_FIRST_ESTIMATE = 5.0
-"""Seconds after which the steps so far say how long the rest takes."""
 _FREE_ELSEWHERE = Free(2**62, "on a GPU that is not here")
 """What is free on another machine's GPU is not known: a dry run compares with `--max-memory` alone."""
 
@@ -44,48 +41,30 @@ class _TooLong(KeyboardInterrupt):
     """The end of work that exceeds `--max-time`: an interrupt, so that no part takes it for a failure."""
 
 
-class Clock:
-    """Progress of a command on all of its models.
+def timed(doing: str, bar: Progress) -> Progress:
+    """The progress of a command on all of its models: it moves the bar, notes once where no bar is seen that the work is long,
+    and ends work that would take longer than `--max-time`."""
+    clock, limit, notes = Clock(), GLOBALS.max_time, []
 
-    It moves the bar, notes once where no bar is seen that the work is long, and ends work that
-    would take longer than `--max-time`.
-    """
-
-    def __init__(self) -> None:
-        self._start = self._first_step = time.monotonic()
-        self._is_noted = False
-
-    def progress(self, doing: str, bar: Callable[[int, int], None]) -> Callable[[int, int], None]:
-        """A progress function that moves `bar` and looks at the time."""
-
-        def report(steps: int, total: int) -> None:
-            bar(steps, total)
-            self._look(doing, steps, total)
-
-        return report
-
-    def _look(self, doing: str, steps: int, total: int) -> None:
-        now = time.monotonic()
-        if steps <= 0:
-            self._first_step = now
-        limit = GLOBALS.max_time
-        elapsed = now - self._start
-        if not 0 < steps < total or elapsed < min(_FIRST_ESTIMATE, limit or _FIRST_ESTIMATE):
+    def progress(steps: int, total: int) -> None:
+        tell(bar, steps, total)
+        estimate = clock.look(steps, total, min(FIRST_ESTIMATE, limit or FIRST_ESTIMATE))
+        if estimate is None:
             return
-        expected = elapsed + (now - self._first_step) * (total - steps) / steps
-        share = f"{100 * steps / total:.0f}% done after {in_time(elapsed)}"
-        estimate = f"{share}, so about {in_time(expected)} in all"
+        elapsed, expected = estimate
+        share = 100 * steps / total
+        text = f"{share:.0f}% done after {in_time(elapsed)}, so about {in_time(expected)} in all"
         if limit is not None and expected > limit:
-            fits = 100 * steps / total * limit / elapsed
             enough = in_time(2 * expected).replace(" ", "")  # the rest may be slower
             raise _TooLong(
-                f"{estimate}, which is longer than --max-time: about {fits:.0f}% of it would fit "
-                "(a shorter prompt, fewer lengths, a faster machine); or give --max-time "
-                f"{enough}"
+                f"{text}, which is longer than --max-time: about {share * limit / elapsed:.0f}% of it would fit "
+                f"(a shorter prompt, fewer lengths, a faster machine); or give --max-time {enough}"
             )
-        if not self._is_noted and expected > LONG and not terminal.shows_bar():
-            self._is_noted = True
-            terminal.note(f"{doing}: {estimate}")
+        if not notes and expected > LONG and not terminal.shows_bar():
+            notes.append(text)
+            terminal.note(f"{doing}: {text}")
+
+    return progress
 
 
 @contextmanager

@@ -341,22 +341,24 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
         if field.name in NAMES:
             kind, target = NAMES[field.name]
             checked_names(kind, arguments[field.name], names_in(target))
-    for name in ("task", "mitigation", "mitigations"):
-        for spec in texts_of(arguments.get(name)):
-            _refuse_unknown(command.name, name, spec)
+    for parameter in signature_of(command.function).parameters:
+        if parameter.name in ("task", "mitigation", "mitigations"):
+            for spec in texts_of(arguments.get(parameter.name)):
+                _refuse_unknown(parameter, spec)
     return arguments
 
 
-def _refuse_unknown(command: str, parameter: str, spec: str) -> None:
+def _refuse_unknown(parameter: Parameter, spec: str) -> None:
     """Refuse a task, pairs or a mitigation that there is not, before torch is imported."""
     from mitigations import mitigation
     from ostools import tasks
 
-    if parameter != "task":
+    kinds = parameter.annotation.split(" | ")
+    if parameter.name != "task":
         mitigation(spec)
-    elif command == "collapse":
-        tasks.task(spec, tasks.CollapseTask)
-    elif command == "collapse variation":
-        tasks.repeating(spec)
-    else:
+    elif "CollapseTask" not in kinds:
         tasks.task(spec)
+    elif "Task" in kinds:
+        tasks.task(spec, tasks.CollapseTask)
+    else:
+        tasks.repeating(spec)

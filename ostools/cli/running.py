@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,7 +17,7 @@ from ostools.cli.options import has_model, read_arguments
 from ostools.cli.prompts import Prompts
 from ostools.cli.signature import imported, signature_of
 from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress
+from ostools.ground.progress import Progress, tell
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -98,7 +98,7 @@ def at_work(
     with `--dry-run` the command ends there. Raises `InsufficientMemoryError` where memory runs out,
     and `InputError` for work that would exceed `--max-time`.
     """
-    from ostools.cli.limits import Clock, forecast_of
+    from ostools.cli.limits import forecast_of, timed
 
     device = device or GLOBALS.device or "auto"
     dtype = dtype or GLOBALS.load_dtype or "float32"
@@ -110,13 +110,13 @@ def at_work(
     if GLOBALS.dry_run:
         _end_with(forecast)
     with _loaded_and_at_work(doing, model, device, dtype, forecast) as (loaded, bar):
-        yield loaded, Clock().progress(doing, bar)
+        yield loaded, timed(doing, bar)
 
 
 @contextmanager
 def _loaded_and_at_work(
     doing: str, model: str, device: str, dtype: str, forecast: Forecast | None
-) -> Iterator[tuple[TransformerBridge, Callable[[int, int], None]]]:
+) -> Iterator[tuple[TransformerBridge, Progress]]:
     import torch
 
     from ostools.cli.limits import within_limits, within_time
@@ -124,8 +124,7 @@ def _loaded_and_at_work(
     from ostools.models.shape import one_is_enough
 
     with within_time(), within_limits(device, forecast):
-        with terminal.progress("loading the model"):
-            loaded = load_model(model, dtype=dtype, device=device, device_map=GLOBALS.device_map)
+        loaded = load_model(model, dtype=dtype, device=device, device_map=GLOBALS.device_map)
         if one_is_enough(loaded):
             torch.set_num_threads(1)
         with terminal.progress(doing) as progress:
@@ -137,13 +136,13 @@ def each_at_work(doing: str, models: Sequence[str], memory: Memory) -> tuple[Ite
 
     All are forecast before the first is loaded. To be used within `limits.within_time`.
     """
-    from ostools.cli.limits import Clock, forecast_of
+    from ostools.cli.limits import forecast_of, timed
 
     device, dtype = GLOBALS.device or "auto", GLOBALS.load_dtype or "float32"
     forecasts = [forecast_of(model, device, dtype, memory) for model in models]
     if GLOBALS.dry_run:
         _end_with(*forecasts)
-    bars: list[Callable[[int, int], None]] = []
+    bars: list[Progress] = []
 
     def loaded_models() -> Iterator[TransformerBridge]:
         for model, forecast in zip(models, forecasts, strict=True):
@@ -153,7 +152,7 @@ def each_at_work(doing: str, models: Sequence[str], memory: Memory) -> tuple[Ite
             del loaded
             gc.collect()  # a model is in circles: without this it stays beside the next
 
-    return loaded_models(), Clock().progress(doing, lambda steps, total: bars[-1](steps, total))
+    return loaded_models(), timed(doing, lambda steps, total: tell(bars[-1], steps, total))
 
 
 def _end_with(*forecasts: Forecast | None) -> NoReturn:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ostools.cli.global_options import GLOBALS, on_one_line
-from ostools.ground.progress import outermost
+from ostools.ground.progress import Progress, bar, is_looked_at, outermost
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,35 +26,15 @@ _NARROWEST = 16
 
 
 @contextmanager
-def progress(description: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar with the time left, on stderr and only on a terminal; gone when the block ends."""
-    from rich import progress as parts
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    columns = (
-        parts.SpinnerColumn(),
-        parts.TextColumn("{task.description}", markup=False),
-        parts.BarColumn(),
-        parts.TextColumn("{task.percentage:>3.0f}%"),
-        parts.TimeElapsedColumn(),
-        parts.TextColumn("left"),
-        parts.TimeRemainingColumn(),
-    )
-    with outermost(), parts.Progress(*columns, console=console, transient=True, disable=not shows_bar()) as bar:
-        task = bar.add_task(description, total=None)
-
-        def report(steps: int, total: int) -> None:
-            bar.update(task, completed=steps, total=total)
-
-        yield report
+def progress(description: str) -> Iterator[Progress]:
+    """A bar with the time left, on stderr and only where it is seen and wanted; gone when the block ends."""
+    with outermost(), nullcontext(False) if GLOBALS.quiet else bar(description) as progress:
+        yield progress
 
 
 def shows_bar() -> bool:
     """Whether a bar is seen: on a terminal, where it is wanted."""
-    from rich.console import Console
-
-    return not GLOBALS.quiet and Console(stderr=True).is_terminal
+    return not GLOBALS.quiet and is_looked_at()
 
 
 def note(text: str) -> None:

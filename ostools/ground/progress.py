@@ -17,7 +17,7 @@ Progress = Callable[[int, int], None] | bool
 _DELAY = 2.0  # seconds: what is done sooner needs no bar
 LONG = 60.0
 """Seconds. Where no bar is drawn, a call that takes longer says so."""
-_EARLY = 5.0  # seconds after which what is done says how long the rest takes
+FIRST_ESTIMATE = 5.0  # seconds after which what is done says how long the rest takes
 _this_thread = threading.local()
 
 
@@ -40,7 +40,7 @@ def watched(name: str, cheaper: str = "", counts_steps: bool = True) -> Iterator
     line as a warning, which Python writes to stderr: as soon as what is done after 5 seconds lets expect more than a minute in
     all, and after a minute at the latest. `cheaper`: what would take less time.
     """
-    if counts_steps and _is_looked_at():
+    if counts_steps and is_looked_at():
         with bar(name) as progress:
             yield progress
         return
@@ -54,16 +54,32 @@ def watched(name: str, cheaper: str = "", counts_steps: bool = True) -> Iterator
         timer.cancel()
 
 
+class Clock:
+    """How long a work takes in all, by the steps that are done. What comes before the first step is no part of their rate."""
+
+    def __init__(self) -> None:
+        self._start = self._first_step = time.monotonic()
+
+    def look(self, steps_done: int, total: int, early: float = FIRST_ESTIMATE) -> tuple[float, float] | None:
+        """Seconds since the beginning and seconds expected in all; None before `early` seconds, and at the end."""
+        now = time.monotonic()
+        if steps_done <= 0:
+            self._first_step = now
+        elapsed = now - self._start
+        if not 0 < steps_done < total or elapsed < early:
+            return None
+        return elapsed, elapsed + (now - self._first_step) * (total - steps_done) / steps_done
+
+
 class _Announcement:
     def __init__(self, name: str, cheaper: str) -> None:
         self._name, self._cheaper = name, cheaper
-        self._start, self._is_said = time.monotonic(), False
+        self._clock, self._is_said = Clock(), False
 
     def progress(self, steps_done: int, total: int) -> None:
-        elapsed = time.monotonic() - self._start
-        expected = elapsed * total / max(steps_done, 1)
-        if elapsed >= _EARLY and steps_done and expected > LONG:
-            self.say(f"{100 * steps_done // total}% after {elapsed:.0f} s, so about {expected:.0f} s in all")
+        estimate = self._clock.look(steps_done, total)
+        if estimate is not None and estimate[1] > LONG:
+            self.say(f"{100 * steps_done // total}% after {estimate[0]:.0f} s, so about {estimate[1]:.0f} s in all")
 
     def say(self, what: str) -> None:
         if not self._is_said:
@@ -75,7 +91,7 @@ class _Announcement:
 @contextmanager
 def bar(description: str) -> Iterator[Progress]:
     """A bar on stderr, in a terminal or a notebook, for what takes longer than two seconds; gone when the block ends."""
-    if not _is_looked_at():
+    if not is_looked_at():
         yield False
         return
     from tqdm import tqdm
@@ -91,7 +107,7 @@ def bar(description: str) -> Iterator[Progress]:
         yield update
 
 
-def _is_looked_at() -> bool:
+def is_looked_at() -> bool:
     """Whether stderr is a terminal's or a notebook's."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()

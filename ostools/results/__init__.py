@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import math
-import os
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
@@ -24,9 +21,16 @@ import pandas as pd
 from mitigations.named import NONE
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.files import checked_path
-from ostools.ground.memory import free_memory, require_room_to_draw
+from ostools.ground.memory import free_memory
 from ostools.ground.words import title_of
-from ostools.results.encoding import decoded_fields, encoded_fields
+from ostools.results.files import FIXED as FIXED
+from ostools.results.files import PICTURES as PICTURES
+from ostools.results.files import TABLES as TABLES
+from ostools.results.files import checked_output as checked_output
+from ostools.results.files import decoded_fields, encoded_fields
+from ostools.results.files import save_table as save_table
+from ostools.results.files import table_as_json as table_as_json
+from ostools.results.files import write_atomically as write_atomically
 from ostools.results.table_head import TableHead
 
 if TYPE_CHECKING:
@@ -41,10 +45,6 @@ if TYPE_CHECKING:
 else:
     Frame, Column, Row = pd.DataFrame, pd.Series, pd.Series
 
-TABLES = (".parquet", ".csv", ".json")
-FIXED = (".png", ".svg", ".pdf")
-"""Pictures of one size."""
-PICTURES = (".html", *FIXED)
 _VERSIONED = ("oversquashing-tools", "torch", "transformers", "transformer-lens")
 AGREES_WITHIN = {"float64": 1e-9, "float32": 1e-4}
 """How far a measured number may move under another number of threads or other CPU kernels, which add in another order; of the
@@ -183,10 +183,6 @@ class Result:
         """What a notebook shows: the chart, or why there is none and the first rows; in a terminal one line."""
         return drawing().result_bundle(self)
 
-    def to_parquet(self, path: str | Path) -> Path:
-        """Write the table as Parquet, the provenance in the file's metadata (`frame.attrs`)."""
-        return self._save_as(Path(path), ".parquet")
-
     def save(self, path: str | Path, *, size: str | float | int | None = None, title: bool = True) -> Path:
         """Write the table (.parquet .csv .json) or the chart (.html .png .svg .pdf), by the ending of `path`.
 
@@ -217,7 +213,7 @@ class Result:
 
 
 def load_result(path: str | Path) -> Result:
-    """The result that `Result.save` or `to_parquet` wrote: its class, all of its tables and its provenance, to the last bit.
+    """The result that `Result.save` wrote: its class, all of its tables and its provenance, to the last bit.
 
     It is drawn (`.plot()`), compared (`ost.compare`) and saved like a new one. Tuples in `provenance.parameters` are lists.
 
@@ -304,83 +300,3 @@ def _built(name: str, values: Mapping[str, Any]) -> Result:
 def frame_of(result: Result) -> Frame:
     """The table of a result, for code that selects and groups all the time."""
     return result.frame
-
-
-def save_table(
-    frame: pd.DataFrame, provenance: Mapping[str, Any], target: Path, result: Mapping[str, Any] | None = None
-) -> Path:
-    """Write a table as .parquet, .csv or .json, by the ending of `target`, with where its numbers come from.
-
-    Parquet has the provenance in its metadata (`frame.attrs["ostools"]`), JSON beside the rows; CSV has no place for it. So has
-    what else `load_result` needs, if it is given (`frame.attrs["ostools_result"]`, "result").
-    """
-    return write_atomically(target, lambda part: _write_table(frame, provenance, part, target.suffix.lower(), result))
-
-
-def _write_table(
-    frame: pd.DataFrame, provenance: Mapping[str, Any], part: Path, ending: str, result: Mapping[str, Any] | None
-) -> None:
-    if ending == ".parquet":
-        table = frame.copy()
-        table.attrs["ostools"] = provenance
-        if result is not None:
-            table.attrs["ostools_result"] = result
-        table.to_parquet(part, index=False)
-    elif ending == ".csv":
-        frame.to_csv(part, index=False)
-    else:
-        document = table_as_json(frame, provenance) | ({} if result is None else {"result": result})
-        part.write_text(json.dumps(document, indent=1, allow_nan=False))
-
-
-def table_as_json(frame: pd.DataFrame, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """`provenance` and `rows` as plain values, to the last bit; what is missing or not finite is None."""
-    # Not by DataFrame.to_json, which rounds to decimals and not to digits: 1.2e-14 would be 1e-14.
-    rows = frame.to_dict("records")
-    for row in rows:
-        for name, value in row.items():
-            if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
-                row[name] = None
-    return {"provenance": provenance, "rows": rows}
-
-
-def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + PICTURES, *, option: str = "path") -> Path:
-    """The path, if a result can be written there; called before anything is computed. Raises `InputError` otherwise, which
-    names what it was asked by: an argument, or an option."""
-    target = checked_path(path, option)
-    if target.suffix.lower() not in endings:
-        raise InputError(f"{option} {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}")
-    if target.suffix.lower() in PICTURES:
-        require_room_to_draw()
-    if os.path.isdir(target):
-        raise InputError(f"{option} {target}: expected a file, found a directory")
-    if not os.path.isdir(target.parent):
-        raise InputError(f"{option} {target}: the directory {target.parent} does not exist; make it first")
-    try:
-        if target.exists() and not os.access(target, os.W_OK):
-            raise InputError(f"{option} {target}: no permission to write there")
-        # Permissions do not say it of a read-only disk, of /proc or to root; a file that no listing shows does.
-        tempfile.TemporaryFile(dir=target.parent).close()
-    except OSError as error:
-        raise InputError(f"{option} {target}: cannot be written: {error.strerror or error}") from error
-    return target
-
-
-def write_atomically(target: Path, write: Callable[[Path], object]) -> Path:
-    """Let `write` fill a temporary file beside `target`, flush it to disk, and rename it into place."""
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=target.suffix)
-        os.close(handle)
-        part = Path(name)
-        try:
-            write(part)
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
-            os.umask(umask := os.umask(0))
-            part.chmod(0o666 & ~umask)
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
-    return target

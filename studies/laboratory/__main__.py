@@ -74,7 +74,7 @@ def train_and_measure(folder: Path) -> None:
         with bar(f"training {config.name} ({number} of {len(grid())})") as progress:
             train_lab(config, folder / "models" / config.name, progress)
     with bar("measuring models") as progress:
-        measured_grid(folder, grid(), progress).to_parquet(TABLE)
+        measured_grid(folder, grid(), progress).save(TABLE)
 
 
 def show(

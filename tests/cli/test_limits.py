@@ -123,9 +123,9 @@ def test_work_that_would_take_longer_than_allowed_ends_after_its_first_steps(run
 def _clock(monkeypatch: pytest.MonkeyPatch, limit: float | None) -> tuple[Any, list[float]]:
     """The progress of a command under a limit, and its time, which the test sets."""
     now = [100.0]
-    monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("ostools.ground.progress.time.monotonic", lambda: now[0])
     monkeypatch.setattr(limits.GLOBALS, "max_time", limit)
-    return limits.Clock().progress("measuring", lambda done, total: None), now
+    return limits.timed("measuring", lambda done, total: None), now
 
 
 def test_the_rest_is_expected_at_the_rate_of_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ def test_a_table_comes_back_as_it_was_saved_and_nothing_is_measured_twice(
 ) -> None:
     monkeypatch.setattr(trained_lab_module, "measured_cell", None)
     measured_grid(folder, CONFIGS)
-    again = trained_lab(result.to_parquet(tmp_path / "lab.parquet"))
+    again = trained_lab(result.save(tmp_path / "lab.parquet"))
     pd.testing.assert_frame_equal(again.frame, result.frame)
     assert len(again.provenance.parameters["cells"][TINY.name]["weight_hash"]) == 64
     (tmp_path / "lab.parquet").write_bytes(b"no table")

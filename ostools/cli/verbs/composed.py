@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ostools.measure import Collapse, Faithfulness, Profile
     from ostools.measure.unloaded import Unloaded
     from ostools.models import Prompt
+    from ostools.tasks import CollapseTask, Task
 
 
 def profile(
@@ -89,7 +90,7 @@ def faithfulness(
 @with_options_of("ostools.measure.collapse.collapse:collapse")
 def collapse(
     model: TransformerBridge,
-    task: str | None = None,
+    task: CollapseTask | Task | str | None = None,
     *,
     lengths: Iterable[int] = range(1, 257),
     prompt: str | Prompt | None = None,
@@ -121,7 +122,7 @@ def collapse(
     return replace(result, reading=reading)
 
 
-def _pairs_of(task: str | None, prompt: Any, item: str | None, items: Any) -> Any:
+def _pairs_of(task: Any, prompt: Any, item: str | None, items: Any) -> Any:
     """The task of that name, or the pairs of a text or of ids, whose end is repeated.
 
     Raises `InputError` for options that exclude each other.

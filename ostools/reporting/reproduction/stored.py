@@ -15,7 +15,7 @@ from pathlib import Path
 from ostools.ground.errors import InputError
 from ostools.ground.files import JSON_LIMIT, TABLE_LIMIT, read_bytes
 from ostools.results import Result, load_result, write_atomically
-from ostools.results.encoding import encoded_fields
+from ostools.results.files import encoded_fields
 from ostools.sweep.cell_file import UNREADABLE, file_hash
 from ostools.sweep.store import OwnDirectory, disk_errors
 
@@ -43,7 +43,7 @@ class Parts(OwnDirectory):
                 raise InputError(f"{name}: expected results of ostools, found {type(result).__name__}")
         with disk_errors(folder, "cannot be written"):
             folder.mkdir(exist_ok=True)
-        files = {file: result.to_parquet(folder / f"{file}.parquet") for file, result in results.items()}
+        files = {file: result.save(folder / f"{file}.parquet") for file, result in results.items()}
         hashes = {file: file_hash(path.read_bytes()) for file, path in files.items()}
         text = json.dumps({"form": _FORM, "key": key, "seconds": seconds, "results": hashes}, indent=1)
         write_atomically(self._record(name), lambda part: part.write_text(text, encoding="utf-8"))

@@ -1,23 +1,37 @@
-"""A result as plain JSON values and back, to the last bit: its tables with their dtypes, and whatever else its fields hold.
+"""Files of results: written whole or not at all; and a result as plain JSON values and back, to the last bit.
 
-Nothing is pickled and nothing is imported by a name in a file. A value that has no form here (an object of another class)
-cannot be stored, and the whole result is then stored as its table alone.
+Its tables are stored with their dtypes, and so is whatever else its fields hold. Nothing is pickled and nothing is imported by
+a name in a file. A value that has no form here (an object of another class) cannot be stored, and the whole result is then
+stored as its table alone.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import math
+import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
+from ostools.ground.errors import InputError
+from ostools.ground.files import checked_path
+from ostools.ground.memory import require_room_to_draw
+
 Plain: TypeAlias = dict[str, Any]
 Build: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
 """Makes a result of the name of its class and its decoded fields."""
+
+TABLES = (".parquet", ".csv", ".json")
+FIXED = (".png", ".svg", ".pdf")
+"""Pictures of one size."""
+PICTURES = (".html", *FIXED)
 
 _DTYPES = ("float64", "float32", "int64", "int32", "Int64", "bool", "boolean", "str", "object")
 _TENSORS = ("float64", "float32", "int64", "bool")
@@ -136,3 +150,86 @@ def _tensor(stored: Mapping[str, Any]) -> Any:
 
 def _no_result(name: str, values: Mapping[str, Any]) -> Any:
     raise ValueError(f"a {name} inside a table")
+
+
+# ---- files
+
+
+def save_table(
+    frame: pd.DataFrame, provenance: Mapping[str, Any], target: Path, result: Mapping[str, Any] | None = None
+) -> Path:
+    """Write a table as .parquet, .csv or .json, by the ending of `target`, with where its numbers come from.
+
+    Parquet has the provenance in its metadata (`frame.attrs["ostools"]`), JSON beside the rows; CSV has no place for it. So has
+    what else `load_result` needs, if it is given (`frame.attrs["ostools_result"]`, "result").
+    """
+    return write_atomically(target, lambda part: _write_table(frame, provenance, part, target.suffix.lower(), result))
+
+
+def _write_table(
+    frame: pd.DataFrame, provenance: Mapping[str, Any], part: Path, ending: str, result: Mapping[str, Any] | None
+) -> None:
+    if ending == ".parquet":
+        table = frame.copy()
+        table.attrs["ostools"] = provenance
+        if result is not None:
+            table.attrs["ostools_result"] = result
+        table.to_parquet(part, index=False)
+    elif ending == ".csv":
+        frame.to_csv(part, index=False)
+    else:
+        document = table_as_json(frame, provenance) | ({} if result is None else {"result": result})
+        part.write_text(json.dumps(document, indent=1, allow_nan=False))
+
+
+def table_as_json(frame: pd.DataFrame, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """`provenance` and `rows` as plain values, to the last bit; what is missing or not finite is None."""
+    # Not by DataFrame.to_json, which rounds to decimals and not to digits: 1.2e-14 would be 1e-14.
+    rows = frame.to_dict("records")
+    for row in rows:
+        for name, value in row.items():
+            if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+                row[name] = None
+    return {"provenance": provenance, "rows": rows}
+
+
+def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + PICTURES, *, option: str = "path") -> Path:
+    """The path, if a result can be written there; called before anything is computed. Raises `InputError` otherwise, which
+    names what it was asked by: an argument, or an option."""
+    target = checked_path(path, option)
+    if target.suffix.lower() not in endings:
+        raise InputError(f"{option} {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}")
+    if target.suffix.lower() in PICTURES:
+        require_room_to_draw()
+    if os.path.isdir(target):
+        raise InputError(f"{option} {target}: expected a file, found a directory")
+    if not os.path.isdir(target.parent):
+        raise InputError(f"{option} {target}: the directory {target.parent} does not exist; make it first")
+    try:
+        if target.exists() and not os.access(target, os.W_OK):
+            raise InputError(f"{option} {target}: no permission to write there")
+        # Permissions do not say it of a read-only disk, of /proc or to root; a file that no listing shows does.
+        tempfile.TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        raise InputError(f"{option} {target}: cannot be written: {error.strerror or error}") from error
+    return target
+
+
+def write_atomically(target: Path, write: Callable[[Path], object]) -> Path:
+    """Let `write` fill a temporary file beside `target`, flush it to disk, and rename it into place."""
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=target.suffix)
+        os.close(handle)
+        part = Path(name)
+        try:
+            write(part)
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            os.umask(umask := os.umask(0))
+            part.chmod(0o666 & ~umask)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+    return target
