@@ -8,6 +8,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -58,10 +59,7 @@ DEARER = [
 WITHOUT_A_MODEL = [
     ("reproduce figure 8 --lengths 1:40 --seeds 0 --d 16 --n-heads 2", "Figure 8|whole block of Vaswani"),
     ("reproduce figure 9 --lengths 1:40 --seeds 0", "Figure 9|The range of n is ours"),
-    (
-        "list models",
-        "gemma-3-270m: Gemma3ForCausalLM|my-model.gguf|Not loaded: Falcon RW: |By the generic route: Falcon 40B",
-    ),
+    ("list models", "gemma-3-270m|Gemma3ForCausalLM|my-model.gguf|by the generic route|the default"),
     ("list tasks", "count-ones-bernoulli|figure-5a|Pairs of prompts"),
 ]
 
@@ -190,8 +188,8 @@ def test_a_device_map_changes_no_number_and_is_said(run, directory: str) -> None
 
 
 LISTINGS = {
-    "list models": {"embedded", "packaged", "families", "refused"},
-    "list tasks": {"name", "from", "options", "what"},
+    "list models": {"models", "families", "others"},
+    "list tasks": {"tasks", "pairs of prompts"},
     "list mitigations": {"name", "from", "options", "what"},
     "list measurements": {"command", "function", "what"},
     "doctor": {"what", "state", "found"},
@@ -205,7 +203,7 @@ def test_listings_as_json(run, command: str) -> None:
     assert (code, err) == (0, "")
     assert set(listing if isinstance(listing, dict) else listing[0]) == LISTINGS[command]
     if command == "list tasks":
-        listed = {row["name"]: row for row in listing}
+        listed = {row["name"]: row for rows in listing.values() for row in rows}
         assert {*tasks.REPEATING_TASKS, *tasks.APPENDIX_NAMES} <= set(listed)
         assert listed["figure-5a"]["what"] == "How many ones are in the following sequences?111111"
         assert listed["sum-ones"]["options"] == "mode=answer-only|cot-zero-shot|cot-few-shot, examples=after, tidy=true"
@@ -237,8 +235,5 @@ def test_doctor_finds_what_is_missing_and_shows_no_token(run, monkeypatch: pytes
 
 
 def test_an_interrupt_is_130_without_a_traceback(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(lines: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("ostools.cli.terminal.print_text", interrupted)
+    monkeypatch.setattr("ostools.cli.terminal.print_table", Mock(side_effect=KeyboardInterrupt))
     assert run("list", "models") == (130, "", "ostools: interrupted\n")

