@@ -211,74 +211,23 @@ _SPECS = st.builds(
 _NUMBERS = st.sampled_from(
     ["0", "-1", "1", "nan", "inf", "1e308", "1e-308", "1e999", "9" * 18, "9" * 30, "9" * 5000, "0x1"]
 )
-_NAMES = st.sampled_from(
-    (
-        *(
-            "full",
-            "frozen",
-            "local",
-            "windowed(999999999)",
-            "windowed(9999999999)",
-            "float16",
-            "float64",
-            "bfloat16-kv",
-        ),
-        *(
-            "cpu:0",
-            "cpu:1",
-            "meta",
-            "cuda:0",
-            "mps",
-            "cpu:-1",
-            "xla",
-            "exact",
-            "estimate",
-            "cot-zero-shot",
-            "all",
-            "last",
-        ),
-        *(
-            "0:2",
-            "1,0",
-            ":",
-            "0,0,0",
-            ",",
-            "1:1",
-            "2,2",
-            "1000000",
-            "0.0",
-            "9.9",
-            "0.mlp",
-            "0.0:1:0",
-            "0.0:99:0",
-            "-1.0",
-        ),
-    )
-)
-_VALUES = _NUMBERS | _NUMBERS.map("{}GiB".format) | _NAMES | _SPECS | texts | values.map(str)
-_OPTIONS = (
-    *("--relative-error", "--max-memory", "--max-new-tokens", "--sensitivity-lengths", "--level", "--seed", "--seeds"),
-    *("--load-dtype", "--layers", "--lengths", "--length", "--task", "--mitigation", "--linearisation", "--variant"),
-    *(
-        "--dtype",
-        "--device",
-        "--positions",
-        "--method",
-        "--mode",
-        "--target",
-        "--measure",
-        "--prompt",
-        "--item",
-        "--model",
-    ),
-)
+_WORDS = """
+full frozen local windowed(999999999) windowed(9999999999) float16 float64 bfloat16-kv exact estimate cot-zero-shot all last
+cpu:0 cpu:1 meta cuda:0 mps cpu:-1 xla 0:2 1,0 : 0,0,0 , 1:1 2,2 1000000 0.0 9.9 0.mlp 0.0:1:0 0.0:99:0 -1.0
+"""
+_VALUES = _NUMBERS | _NUMBERS.map("{}GiB".format) | st.sampled_from(_WORDS.split()) | _SPECS | texts | values.map(str)
+_TRIED = """
+--relative-error --max-memory --max-new-tokens --sensitivity-lengths --level --seed --seeds --load-dtype --layers --lengths
+--length --task --mitigation --linearisation --variant --dtype --device --positions --method --mode --target --measure --prompt
+--item --model
+"""
 
 
 def _working(ground: Ground) -> st.SearchStrategy[Any]:
     known = _options()
 
     def of(command: tuple[str, ...]) -> st.SearchStrategy[Any]:
-        options = [word for word in _OPTIONS if word in known[command[0]]]
+        options = [word for word in _TRIED.split() if word in known[command[0]]]
         given = st.tuples(st.sampled_from(options), _VALUES) | st.just(("--lengths", "1:1000000"))
         return st.tuples(st.just(command), st.lists(given, min_size=1, max_size=2))
 
