@@ -18,13 +18,13 @@ from mitigations import MitigationError, optional
 from ostools.cli import terminal
 from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS
-from ostools.cli.prompts import Prompts, rewritten
+from ostools.cli.prompts import Prompts
 from ostools.cli.signature import UNKNOWN, imported, signature_of
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
 from ostools.ground.progress import FIRST_ESTIMATE, LONG, Clock, Progress, tell
-from ostools.measure.mitigated_prompts import acting_bytes
+from ostools.measure.mitigated_prompts import acting_bytes, rewritten_text
 from ostools.measure.unloaded import Forecast, Unloaded
 from ostools.models.files.sources import locate
 from ostools.models.load import resolve_device
@@ -92,11 +92,16 @@ def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
     if "pos" not in names or not isinstance(prompts, Prompts):
         return lambda model: function(model, **arguments)
 
+    acting = optional(mitigation)
+    instead = f"what `ostools evaluate prompts --task NAME --mitigation {mitigation}` writes, without --mitigation"
+    texts = (value if isinstance(value, str) else None for value in prompts.values)
+    rewritten = [rewritten_text("--mitigation", text, acting, instead)[0] for text in texts]
+
     def memory(model: Unloaded) -> int:
         """The work on the longest prompt, and the pass that shows whether a mitigation acts."""
         in_chat = replace(model, chat=prompts.wrapped or {})
-        pos = max(map(in_chat.pos, rewritten(prompts, mitigation)))
-        return max(acting_bytes(model.shape, pos, optional(mitigation)), function(model, pos, **arguments))
+        pos = max(in_chat.pos(text or ids) for text, ids in zip(rewritten, prompts.values, strict=True))
+        return max(acting_bytes(model.shape, pos, acting), function(model, pos, **arguments))
 
     return memory
 

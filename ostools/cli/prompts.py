@@ -96,32 +96,6 @@ def texts_of(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-def rewritten(prompts: Prompts, mitigation: str | None) -> tuple[Value, ...]:
-    """The prompts as a mitigation rewrites them.
-
-    Refuses, by the options' names and before a model is loaded, what cannot rewrite them.
-    """
-    if mitigation is None:
-        return prompts.values
-    import mitigations
-    from mitigations import parts, rewrite
-    from ostools.measure.mitigated_prompts import rewrites
-
-    acting = mitigations.mitigation(mitigation)
-    texts = [isinstance(prompt, str) for prompt in prompts.values]
-    if any(rewrites(part, "sequence") for part in parts(acting)):
-        raise InputError(
-            f"--mitigation {mitigation}: it rewrites the sequence of a task, and a text has none: "
-            f"`ostools evaluate prompts --task NAME --mitigation {mitigation}` writes the prompts "
-            "that it makes; measure those, without --mitigation"
-        )
-    if any(rewrites(part, "prompt") for part in parts(acting)) and not all(texts):
-        raise InputError(
-            f"--mitigation {mitigation}: it rewrites the text, expected --prompt beside it, found token ids"
-        )
-    return tuple(rewrite(acting, prompt) if isinstance(prompt, str) else prompt for prompt in prompts.values)
-
-
 def parse_ids(text: str) -> tuple[int, ...]:
     """Whole numbers with commas or blanks between them, in brackets or without."""
     words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()

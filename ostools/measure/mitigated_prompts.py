@@ -120,14 +120,29 @@ class MitigatedPrompts:
 def rewritten(
     what: str, model: TransformerBridge, prompt: str | Prompt, mitigation: Mitigation, task: str = QUESTIONS
 ) -> tuple[str | Prompt, tuple[Mitigation, ...]]:
-    """The prompt as the mitigation's parts rewrite its text, in their order, and the parts that left it as it was.
+    """The prompt as `rewritten_text` rewrites its text, and the parts that left it as it was. Of a chat the user's message is
+    rewritten."""
+    before, chat = _message(prompt)
+    text, silent = rewritten_text(what, before, mitigation, task)
+    if text is None or text == before:
+        return prompt, silent
+    if chat is None:
+        return text, silent
+    # Put to the model as the prompt's text was.
+    return encode(model, text, chat=True, system=chat.system, thinking=chat.thinking == ON), silent
 
-    Of a chat the user's message is rewritten. Raises `InputError` for a part that rewrites the sequence of a task, and names
-    `task` as what to give; and for one that rewrites the text of a prompt that is known by its tokens alone.
+
+def rewritten_text(
+    what: str, text: str | None, mitigation: Mitigation | None, task: str = QUESTIONS
+) -> tuple[str | None, tuple[Mitigation, ...]]:
+    """A text (None: a prompt that is known by its tokens alone) as the mitigation's parts rewrite it, in their order, and the
+    parts that left it as it was.
+
+    Raises `InputError` for a part that rewrites the sequence of a task, and names `task` as what to give; and for one that
+    rewrites the text where there is none.
     """
     silent = []
     for part in parts(mitigation):
-        text, where = _message(prompt)
         if rewrites(part, "sequence"):
             raise InputError(
                 f"{what}: {label(part)} rewrites the sequence, which is not known of this prompt: give {task}"
@@ -140,11 +155,9 @@ def rewritten(
             )
         elif (new := mitigations.rewrite(part, text)) == text:
             silent.append(part)
-        elif where is None:
-            prompt = new
-        else:  # put to the model as the prompt's text was
-            prompt = encode(model, new, chat=True, system=where.system, thinking=where.thinking == ON)
-    return prompt, tuple(silent)
+        else:
+            text = new
+    return text, tuple(silent)
 
 
 def _message(prompt: str | Prompt) -> tuple[str | None, Chat | None]:
