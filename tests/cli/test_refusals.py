@@ -19,6 +19,8 @@ LONG = "1" * 400
 BEFORE_A_MODEL = [
     ("", ["Missing command"]),
     ("sensitivty", ["unknown command 'sensitivty': did you mean 'sensitivity'"]),
+    ("collapse variaton", ["unknown word behind collapse 'variaton': did you mean 'variation'"]),
+    ("collapse variation x", ["collapse variation takes options alone, found 'x'"]),
     ("list", ["Missing word behind list: expected one of measurements, mitigations"]),
     ("reproduce figure 1", ["unknown word behind reproduce figure '1'", "known are 2, 3, 4, 5, 6, 7, 8, 9"]),
     ("sensitivity", ["expected --prompt TEXT or --ids 2,40,50 or --prompts FILE, found none of them"]),

@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 import pytest
 
-from ostools.cli import app
 from ostools.cli.commands import COMMANDS, VERBS, Command
 from ostools.cli.global_options import parse_bytes, parse_seconds
 from ostools.cli.options import SUPPLIED, declared, fields_of, shown_default, takes_prompt
@@ -172,13 +171,3 @@ def test_completion_answers() -> None:
     done = in_a_process(env=os.environ | words)
     assert "collapse" in done.stdout
     assert "Traceback" not in done.stderr
-
-
-def test_words_that_name_nothing_are_refused_with_the_nearest() -> None:
-    context = click.Context(app, info_name="ostools")
-    with pytest.raises(InputError, match="did you mean 'variation'"):
-        app.resolve_command(context, ["collapse", "variaton"])
-    with pytest.raises(InputError, match="unknown command 'colapse': did you mean 'collapse'"):
-        app.resolve_command(context, ["colapse"])
-    with pytest.raises(click.UsageError, match="takes options alone"):
-        app.resolve_command(context, ["collapse", "variation", "x"])
