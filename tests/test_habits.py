@@ -15,6 +15,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
+from ostools.cli import terminal
+from ostools.cli.global_options import GLOBALS
 from ostools.ground.errors import InputError
 from ostools.ground.progress import outermost
 from ostools.models import Prompt
@@ -143,4 +145,8 @@ def test_a_long_call_has_one_bar_in_a_terminal_unless_silenced(
         assert not "".join(bar.split("\r")[-2:]).strip()
     with outermost():
         assert drawn(_Terminal()) == ""
+    for quiet in (False, True):
+        monkeypatch.setattr(GLOBALS, "quiet", quiet)
+        with terminal.progress("work") as progress:
+            assert callable(progress) != quiet
     assert drawn(_Terminal(), False) == drawn(io.StringIO()) == drawn(io.StringIO(), True) == ""

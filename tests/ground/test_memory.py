@@ -49,7 +49,7 @@ def test_the_first_version_too(left: Callable[[str], list[int]], tmp_path: Path)
     mounted = tmp_path / "fs" / "memory"
     group(mounted / "slurm" / "job_1", str(5 * GIB), 2 * GIB, GIB, first=True)
     group(mounted, "9223372036854771712", 9 * GIB, 0, first=True)
-    content = "9:name=systemd:/\n5:cpu,cpuacct:/slurm/job_1\n4:memory:/slurm/job_1\n0::/\n"
+    content = "9:name=systemd:/\n5:cpu,cpuacct:/\n4:memory:/slurm/job_1\n0::/\n"
     assert left(content) == [4 * GIB, 9223372036854771712 - 9 * GIB]
 
 
