@@ -103,7 +103,7 @@ def test_a_dry_run_is_refused_where_no_model_runs(run, line: str) -> None:
 def test_a_longer_prompt_under_a_mitigation_holds_more_in_every_measurement_of_a_task() -> None:
     model = Unloaded(locate(None, None), torch.float32, "cpu")
     for command in MEASURED:
-        memory = imported(f"ostools.{command.memory}") if command.memory else lambda: 0
+        memory: Any = imported(f"ostools.{command.memory}") if command.memory else lambda: 0
         names = inspect.signature(memory).parameters
         if {"task", "lengths", "mitigation"} <= names.keys() and "prompt" not in names:
             values = {"task": "count-ones", "lengths": [64], "dtypes": ["float32"]}
