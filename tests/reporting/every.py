@@ -84,6 +84,7 @@ EVERY: dict[str, Callable[[], Result]] = {
         ost.attention(model(), prompt()), ost.attention(model(), prompt(), mitigation="sliding-window:window=2")
     ),
     "AttentionVariation": lambda: ost.attention_variation(model(), "figure-5b", lengths=[1, 3, 8], seeds=[0, 1]),
+    "HeadScores": lambda: ost.head_scores(model(), prompt()),
     "Collapse": lambda: ost.collapse(model(), "figure-5a", lengths=range(1, 13), dtypes=["float32", "bfloat16"]),
     "Faithfulness": lambda: ost.faithfulness(model(), [_sensitivity(), _chain()], orders=19, steps=4),
     "Counting": lambda: ost.counting(model(), "count-ones", lengths=range(1, 5), dtypes=["bfloat16"]),
