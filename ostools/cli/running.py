@@ -124,6 +124,8 @@ def _loaded_and_at_work(
     from ostools.models.shape import one_is_enough
 
     with within_time(), within_limits(device, forecast):
+        if terminal.shows_bar():
+            terminal.note(f"loading {model}")
         loaded = load_model(model, dtype=dtype, device=device, device_map=GLOBALS.device_map)
         if one_is_enough(loaded):
             torch.set_num_threads(1)

@@ -64,6 +64,8 @@ def report(
         raise InputError(f"--model: expected one model, or two that differ, found {', '.join(names)}: leave one out")
     if len(names) == 2 and prompts is not None and not isinstance(prompts.values[0], str):
         raise InputError("--ids: expected one --model, found two, which may number tokens differently: give --prompt")
+    if len(names) == 2 and prompts is not None and prompts.wrapped is not None:
+        raise InputError("--chat: expected one --model, found two, each with a template of its own: leave it out")
     options: dict[str, Any] = {"out": out, "sections": sections, "lengths": lengths, "quick": quick}
     memory = _report_memory(prompts, lengths, sections, quick)
     if len(names) == 2:

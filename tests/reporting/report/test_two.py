@@ -104,6 +104,10 @@ def test_no_model_is_held_when_the_next_is_asked_for() -> None:
         (("--model", "embedded", "--model", "embedded"), "found embedded, embedded"),
         (("--model", "embedded", "--model", "embedded-short", "--run", "."), "leave out --model"),
         (("--model", "embedded", "--model", "embedded-short", "--ids", "1,2"), "expected one --model, found two"),
+        (
+            ("--model", "embedded", "--model", "embedded-short", "--prompt", "1", "--chat"),
+            "--chat: expected one --model",
+        ),
         (("--model", "embedded", "--model", "nowhere/at-all-"), "nowhere"),
     ],
 )
