@@ -22,7 +22,7 @@ from ostools.cli.prompts import WRAPPED, read_prompts, texts_of
 from ostools.cli.signature import UNKNOWN, Parameter, names_in, signature_of
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
-from ostools.ground.whole_numbers import parse_lengths
+from ostools.ground.whole_numbers import parse_lengths, whole_number
 
 SUPPLIED = ("progress", "say", "max_memory")
 """Parameters that the command line gives itself."""
@@ -220,6 +220,8 @@ def _reader(kind: _Kind, name: str) -> Callable[[str, Any], Any]:
     if kind.numbers:
         least = 1 if name in ("lengths", "windows") else 0
         return partial(_numbers, words=kind.words, least=least)
+    if name == "seed":
+        return whole_number
     if kind.texts:
         return partial(_texts, alone=len(kind.parts) > 1, keeps_commas=name in _WHOLE_TEXTS)
     if kind.words and "int" not in kind.parts:

@@ -55,6 +55,7 @@ BEFORE_A_MODEL = [
     ("evaluate --task count-ones:mod=none", ["no option 'mod'", "did you mean 'mode'"]),
     ("evaluate --mitigation separator:every=0", ["expected every of at least 1, found 0"]),
     ("evaluate --max-new-tokens 0", ["max_new_tokens: expected a whole number of at least 1, found 0"]),
+    ("evaluate counting --task count-ones --seed -1", ["--seed: expected a whole number of at least 0, found -1"]),
     ("evaluate counting --task copy-last", ["unknown counting task 'copy-last'", "count-ones"]),
     ("evaluate retrieval --records uids", ["expected uuid or words, or a file, found 'uids'"]),
     ("probe --task copy-last --seeds 0,1", ["draws nothing at random"]),
