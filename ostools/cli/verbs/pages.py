@@ -62,10 +62,8 @@ def report(
     names = list(models or [EMBEDDED])
     if len(names) > 2 or len({*names}) < len(names):
         raise InputError(f"--model: expected one model, or two that differ, found {', '.join(names)}: leave one out")
-    if len(names) == 2 and prompts is not None and not isinstance(prompts.values[0], str):
-        raise InputError("--ids: expected one --model, found two, which may number tokens differently: give --prompt")
-    if len(names) == 2 and prompts is not None and prompts.wrapped is not None:
-        raise InputError("--chat: expected one --model, found two, each with a template of its own: leave it out")
+    if len(names) == 2 and prompts is not None:
+        _require_plain_text(prompts)
     options: dict[str, Any] = {"out": out, "sections": sections, "lengths": lengths, "quick": quick}
     memory = _report_memory(prompts, lengths, sections, quick)
     if len(names) == 2:
@@ -80,6 +78,14 @@ def report(
             encoded = None if prompts is None else prompts.of(model)
             page = write_report(model, prompt=encoded, progress=progress, **options)
     terminal.tell_written(page)
+
+
+def _require_plain_text(prompts: Prompts) -> None:
+    """Refuse what is of one model alone: token ids, and a chat template."""
+    if not isinstance(prompts.values[0], str):
+        raise InputError("--ids: expected one --model, found two, which may number tokens differently: give --prompt")
+    if prompts.wrapped is not None:
+        raise InputError("--chat: expected one --model, found two, each with a template of its own: leave it out")
 
 
 def _report_memory(
