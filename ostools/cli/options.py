@@ -221,7 +221,7 @@ def _reader(kind: _Kind, name: str) -> Callable[[str, Any], Any]:
         least = 1 if name in ("lengths", "windows") else 0
         return partial(_numbers, words=kind.words, least=least)
     if name == "seed":
-        return whole_number
+        return lambda option, value: whole_number(option, int(value))
     if kind.texts:
         return partial(_texts, alone=len(kind.parts) > 1, keeps_commas=name in _WHOLE_TEXTS)
     if kind.words and "int" not in kind.parts:

@@ -124,7 +124,7 @@ def test_charts_mark_what_is_not_the_text() -> None:
         spec = str(result.plot().to_dict())
         assert TEMPLATE_NOTE in spec, type(result)
         start = 0.0 if isinstance(result, measure.Attention) else -0.5
-        runs = {"from": [start, start + _text()[-1] + 1], "to": [start + _text()[0], start + len(_prompt().ids)]}
+        runs = {"from": (start, start + _text()[-1] + 1), "to": (start + _text()[0], start + len(_prompt().ids))}
         assert str([runs])[1:-1] in spec, type(result)
         assert "labelOpacity" in spec, type(result)
     plain = str(ost.sensitivity(trained("embedded"), "1110", linearisations=["full"]).plot().to_dict())
