@@ -114,7 +114,8 @@ def linear_range(
             runs under its hooks. It has to change the prompt or a logit, or it is refused.
         progress: called as progress(done, total), in scales.
 
-    The derivative is the real one (`full`), by autograd. Each token is moved by itself, the others stay.
+    The derivative is the real one (`full`), by autograd. Each token is moved by itself, the others stay. Raises `InputError`
+    within `hooks.frozen`, whose derivative is another one.
     """
     counts = {"draws": whole_number("draws", draws, 1), "seed": whole_number("seed", seed)}
     if not 0 < tolerance < 1:

@@ -136,7 +136,9 @@ def test_a_network_that_changes_when_frozen_is_refused(monkeypatch: pytest.Monke
         ost.sensitivity(model, prompt_of(model), linearisations=["frozen"])
 
 
-def test_rows_cannot_be_mislabelled_inside_a_frozen_block() -> None:
+@pytest.mark.parametrize("measure", [ost.sensitivity, ost.attribution, ost.hops, ost.linear_range])
+def test_rows_cannot_be_mislabelled_inside_a_frozen_block(measure: Any) -> None:
     model = tiny_model("gemma")
-    with pytest.raises(ost.InputError, match=r"leave the block of hooks\.frozen"), hooks.frozen(model):
-        ost.sensitivity(model, "ab")
+    words = rf"{measure.__name__} .*leave the block of hooks\.frozen"
+    with pytest.raises(ost.InputError, match=words), hooks.frozen(model):
+        measure(model, "ab")
