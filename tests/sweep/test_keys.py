@@ -24,7 +24,7 @@ ROOT = Path(house.ROOT)
 def defining() -> set[Path]:
     """The files of every module that a measurement of a sweep reaches, with the `__init__` of the packages that it is in.
 
-    Not what the `__init__` of ostools and of its `runs` reach: they hand on everything, and are run by no measurement.
+    Not what the `__init__` of ostools and of its `sweep` reach: they hand on everything, and are run by no measurement.
     """
     files = house.modules()
     found = house.imports()
