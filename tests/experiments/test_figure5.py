@@ -20,6 +20,7 @@ from ostools.models import encode
 from ostools.theory.distances import distance, head_chunks
 from tests.checkpoints import tiny_model
 from tests.measure.collapse.test_collapse import last_token
+from tests.reporting.made import words_of
 from tests.sets import quick
 
 LENGTHS = (1, 3, 9)
@@ -159,3 +160,5 @@ def test_the_caption_says_each_deviation_of_what_was_drawn() -> None:
     _, quantity, whole = figure_5(model, "a", site="y", per="vector", norm="l2", **options).deviations
     assert "The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: L2 at y." in quantity
     assert whole.endswith("Here: the whole vector, without a band.")
+    whole_only = words_of(figure_5(model, "a", per="vector", **options).plot())
+    assert "`deviations` has 1 more note on how it differs." in whole_only

@@ -128,9 +128,8 @@ def test_a_pair_of_a_corpus_is_the_collapse_of_that_window_alone(model: Transfor
     equal(found, read_corpus(tmp_path))
     drawn = draw(model.tokenizer, given, [8, 20], count=None, seed=0)
     assert [len(window_set.windows) for window_set in drawn] == [2, 1]
-    for window_set in drawn:
-        window = window_set.windows[0]
-        of_window = (found.windows["length"] == window_set.length) & (found.windows["window"] == 0)
+    for length, number, window in ((part.length, *one) for part in drawn for one in enumerate(part.windows)):
+        of_window = (found.windows["length"] == length) & (found.windows["window"] == number)
         alone: Any = ost.collapse(model, tasks.RepeatedIds(window.ids), lengths=[1]).frame
         alone = alone[(alone["per"] == "vector") & (alone["norm"] == "l2")].set_index(["site", "dtype"])
         for dtype, row in found.windows[of_window].set_index("dtype").iterrows():

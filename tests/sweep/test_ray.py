@@ -272,7 +272,15 @@ def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, m
         started = time.monotonic()
         refused(closed, "refused")
         refused(quiet, "timed out")
-        for wrong in ("no-such-host.invalid:6379", "", "10.0.0.1", "ray://10.0.0.1:10001", "host:65536", ":6379"):
+        for wrong in (
+            "no-such-host.invalid:6379",
+            "",
+            "10.0.0.1",
+            "ray://10.0.0.1:10001",
+            "a b:6379",
+            "host:65536",
+            ":6379",
+        ):
             refused(wrong, "")
         other.listen()
         thread = threading.Thread(target=lambda: other.accept()[0].sendall(b"SSH-2.0-OpenSSH_9.2\r\n"))

@@ -45,7 +45,8 @@ def test_the_band_is_wilsons_and_the_values_are_the_summarys() -> None:
     assert "</script" not in words_of(chart)
     unsampled = made([{"length": 3}, {"length": 5, "log_probability": math.nan}], random=False)
     assert columns_of(unsampled.plot(), "wilson_low") == []
-    assert "Nothing was drawn, so there is no interval." in " ".join(unsampled.findings())
+    for said in (words_of(unsampled.plot()), " ".join(unsampled.findings())):
+        assert "Nothing was drawn, so there is no interval." in said
 
 
 def test_answers_without_a_number_stand_apart_and_in_no_mean() -> None:
@@ -87,7 +88,9 @@ def test_the_right_lines_log_probability_has_a_verdict_and_a_range(
     log_p: dict[int, float], sentences: list[str]
 ) -> None:
     result = made([{"length": n, "log_probability": p} for n, p in log_p.items()])
-    start = "The right line is likelier than not "
+    start, drawn = "The right line is likelier than not ", words_of(result.plot())
+    assert drawn.count("The right line") == len(sentences)
+    assert all(start + sentence in drawn for sentence in sentences)
     assert [said.removeprefix(start) for said in evaluation_findings(result) if said.startswith(start)] == sentences
 
 

@@ -154,6 +154,7 @@ def test_a_partial_sweep_says_so_first_with_what_failed_and_what_is_missing(tmp_
     assert "PARTIAL: 0 of 3 cells are measured, 1 failed, 2 are still to be measured" in page
     assert "(1 of them failed at other lengths)" in page
     assert page.index("PARTIAL") < page.index("<section")
+    assert "ostools report --run" in page
     errors = {row[2] for row in tables(page, "Lengths that failed")}
     assert errors == {"InputError: no room", "no room at all"}
 
