@@ -150,6 +150,7 @@ def test_a_mitigation_that_changes_nothing_is_called_inactive(page: TestClient) 
 def test_the_strip_has_the_weights_of_the_chosen_layer_and_head(page: TestClient, embedded: TransformerBridge) -> None:
     last = ost.attention(embedded, PROMPT).last
     for layer, head in ((3, 1), (-1, 1), (2, -1), (-1, -1)):
-        weights = last[slice(None) if layer < 0 else [layer], slice(None) if head < 0 else [head]].double().mean((0, 1))
+        of_layers = last if layer < 0 else last[layer : layer + 1]
+        weights = (of_layers if head < 0 else of_layers[:, head : head + 1]).double().mean((0, 1))
         shown = [entry["value"] for entry in ask(page, "attention", layer=layer, head=head, chart=False)["tokens"]]
         assert shown == pytest.approx(weights.tolist(), rel=1e-6)
