@@ -85,7 +85,7 @@ def differentiated(model: TransformerBridge, mitigated: MitigatedPrompts) -> Ite
     with mitigated.acting(work), true_arithmetic(work):
         if any(edit.kind == "freeze" for edit in hooks.active_edits(work)):
             raise InputError(
-                f"{mitigated.what} freezes what it holds constant by itself; leave the block of hooks.frozen() first"
+                f"{mitigated.what} decides by itself what is held constant; leave the block of hooks.frozen() first"
                 f"{OF_A_LEFT_HOOK}"
             )
         yield work
