@@ -167,6 +167,8 @@ def test_other_dtypes_are_views_of_the_same_weights(family: str) -> None:
         view_in(tiny_model(family, seed=1), torch.float64)(IDS[None]), wide(IDS[None]), rtol=1e-12, atol=1e-12
     )
     if family in WIDE_ONLY:
+        with pytest.raises(InputError, match=r"expected float32 or float64 for .*, found bfloat16: .*ask for dtypes"):
+            view_in(wide, torch.bfloat16)
         return
     narrow = tiny_model(family, seed=1, dtype=torch.bfloat16)
     expected = make_model(family, seed=1, dtype=torch.bfloat16)(IDS[None], use_cache=False).logits

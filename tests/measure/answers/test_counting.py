@@ -16,6 +16,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.answers.counting import COLUMNS, Counting, counting, summarise
 from ostools.measure.answers.prefilled import PrefilledPairs
 from ostools.measure.collapse.result import Collapse
+from ostools.models import encode
 from ostools.models.tokens import token_text
 from ostools.tasks import AppendixTask
 from tests.checkpoints import D_VOCAB, tiny_model
@@ -63,9 +64,11 @@ def test_a_mitigation_is_in_the_answers_and_in_the_curve(embedded, counted: Coun
     pairs = PrefilledPairs(embedded, AppendixTask("count-ones"), chat=False)
     direct = ost.collapse(embedded, pairs, lengths=(9, 19), dtypes=("float32",), mitigation=window)
     pd.testing.assert_frame_equal(found.curve.frame, direct.frame)
-    opened = pairs.prompts([9, 19], 0)
+    line = "\nThe final answer to your maths question is: "
+    ids = [encode(embedded, AppendixTask("count-ones").prompt(n) + line).ids[None] for n in (9, 19)]
+    assert found.frame["tokens"].tolist() == [one.shape[1] for one in ids]
     with torch.no_grad(), window.hooks(embedded):
-        first = [int(embedded(torch.tensor([opened[n].ids]))[0, -1].argmax()) for n in (9, 19)]
+        first = [int(embedded(one)[0, -1].argmax()) for one in ids]
     assert found.frame["first_token"].tolist() == [token_text(embedded.tokenizer, one) for one in first]
     assert found.frame["first_token"].tolist() != counted.frame.set_index("length")["first_token"][[9, 19]].tolist()
 

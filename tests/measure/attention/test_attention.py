@@ -84,6 +84,7 @@ def test_a_text_whose_rewritten_part_the_template_strips_is_inactive() -> None:
     [
         ({}, "expected a prompt, or a task with its length"),
         ({"prompt": "1", "task": "copy-last", "length": 3}, "expected a prompt, or a task with its length"),
+        ({"prompt": "1", "seed": -1}, "seed: expected a whole number of at least 0, found -1"),
         ({"task": "copy-last"}, "expected a prompt, or a task with its length"),
         ({"prompt": "1", "mitigation": "separator:every=3"}, "rewrites the sequence, .*: give a task and its length"),
     ],

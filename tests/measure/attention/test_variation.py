@@ -133,6 +133,13 @@ def test_the_proofs_inequality_on_the_first_attention_output(family: Family, sca
             assert float(apart[head]) <= bound * (1 + 1e-9)
 
 
-def test_pairs_of_another_kind_are_refused() -> None:
-    with pytest.raises(InputError, match="copy-last: expected pairs of which v\\* is v with its last token once more"):
-        ost.attention_variation(tiny_model("llama"), "copy-last", lengths=[1, 2])
+@pytest.mark.parametrize(
+    ("task", "seeds", "words"),
+    [
+        ("copy-last", [0], r"copy-last: expected pairs of which v\* is v with its last token once more"),
+        ("figure-5a", [0, 1], "figure-5a draws nothing at random"),
+    ],
+)
+def test_pairs_of_another_kind_and_seeds_of_nothing_are_refused(task: str, seeds: list[int], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        ost.attention_variation(tiny_model("llama"), task, lengths=[1, 2], seeds=seeds)

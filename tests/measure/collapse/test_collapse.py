@@ -371,6 +371,36 @@ def test_the_tables_hold_the_verdicts_and_their_ranges() -> None:
     assert still["apart_from"].isna().all()
 
 
+def test_the_tables_read_top_tokens_and_identical_logits_from_their_own_columns() -> None:
+    result = made_collapse(
+        lambda n: 1.0,
+        lengths=range(1, 101),
+        noise={"bfloat16": 0.5},
+        same_token=lambda n: n >= 41,
+        identical=lambda n: n >= 71,
+    )
+    first: Any = result.verdicts().set_index("site")["first"]
+    assert first[["top-token", "identical-logits"]].tolist() == [41, 71]
+    assert first["logits"] is pd.NA
+
+
+@pytest.mark.parametrize(
+    ("limits", "trained", "last", "words"),
+    [
+        ({"sliding_windows": [66]}, {}, 60, "(at 61 the prompt has 66 tokens, the model's sliding window)"),
+        ({"context": 106}, {}, 100, "(no longer prompt fits the model's context of 106 tokens)"),
+        ({}, {"count-ones-figure-5": 60}, 60, "(60 is the longest sequence that the model was trained on)"),
+    ],
+)
+def test_limits_are_those_of_the_model_that_was_measured(
+    limits: dict[str, Any], trained: dict[str, int], last: int, words: str
+) -> None:
+    result = made(lambda n: 0.1 if 30 <= n <= last else 1.0)  # n items are n + 5 tokens
+    origin = replace(result.provenance, parameters={"limits": limits}, model={"trained_lengths": trained})
+    verdict: Any = replace(result, provenance=origin).verdicts().set_index("site").loc["y"]
+    assert verdict["status"].endswith(words)
+
+
 def test_seeds_together_are_hidden_where_each_is() -> None:
     one, other = (made(lambda n, r=r: 0.1 if n in r else 1.0) for r in (range(20, 61), range(40, 91)))
     both = replace(one, frame=pd.concat([one.frame, other.frame.assign(seed=1)], ignore_index=True))

@@ -84,6 +84,8 @@ def test_each_way_is_hugging_faces_model_on_the_other_prompt(family: Any) -> Non
     assert curve["deleted"].tolist() == list(range(len(IDS) - 1))
     assert curve["drop"].to_numpy() == close(drops)
     assert found.areas.query("way == 'removed'")["aopc"].tolist() == close([np.mean(drops)])
+    random: Any = found.deletion.query("way == 'removed' and order == 'random' and deleted == deleted.max()")
+    assert random["drop"].tolist() == close([drops[-1]])
 
 
 def test_of_a_sum_the_area_is_known_and_no_order_beats_falling_weight() -> None:

@@ -11,7 +11,7 @@ import ostools as ost
 from hooks import strips as attention_in_strips
 from ostools.ground.errors import InputError
 from ostools.measure.formulas import forward
-from ostools.measure.formulas.scores import strip_bounds
+from ostools.measure.formulas.scores import strip_bounds, whole_strips
 from ostools.measure.jacobian import routes
 from ostools.measure.jacobian.routes import LINEARISATIONS, Linearised
 from ostools.measure.passes import contexts
@@ -133,6 +133,19 @@ def test_blocks_read_again_give_the_same_bits(family: Family, monkeypatch: pytes
     monkeypatch.setattr(forward, "KEPT_BYTES", 0)
     again = Linearised(model, IDS, "full", (0, 1, 3), chunk=5)
     assert_close(again.pull(eye), expected, 1e-6)  # a block that runs alone may round otherwise
+
+
+def test_without_live_no_scores_are_kept_and_a_block_runs_again_for_its_slopes() -> None:
+    model = tiny_model("gemma3", seed=3, dtype=torch.float64)
+    kept, again = (forward.forward(model, IDS, live=live) for live in (True, False))
+    assert ("scores" in kept.kept_sites, "scores" in again.kept_sites) == (True, False)
+    for layer in range(int(model.cfg.n_layers)):
+        assert torch.equal(kept.block(layer).slope, again.block(layer).slope)
+
+
+def test_what_no_query_of_a_strip_sees_is_not_in_it() -> None:
+    *_, last = whole_strips(torch.ones(1, 200, 200).tril().triu(-4), None)
+    assert last.keys == slice(last.queries.start - 4, 200) == slice(146, 200)
 
 
 def test_a_long_prompt_is_measured_and_certified_in_strips_as_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:

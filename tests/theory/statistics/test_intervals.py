@@ -55,6 +55,7 @@ def test_laws() -> None:
     narrower = bootstrap_mean(samples, level=0.5)
     ordered = torch.stack([samples.amin(0), low, narrower.low, samples.mean(0), narrower.high, high, samples.amax(0)])
     assert bool((ordered.diff(dim=0) >= 0).all())
+    assert bool((low < narrower.low).all() and (narrower.high < high).all())
     torch.testing.assert_close(bootstrap_mean(3 * samples + 10).low, 3 * low + 10)
     assert torch.equal(bootstrap_mean(samples).low, low)
     assert not torch.equal(bootstrap_mean(samples, seed=1).low, low)
@@ -90,9 +91,12 @@ def test_sign_flips_against_scipy_and_by_hand() -> None:
         (lambda: bootstrap_mean(torch.tensor([1.0, 2.0, math.nan])), "expected finite samples"),
         (lambda: bootstrap_mean(torch.ones(3), level=95.0), "level between 0 and 1, found 95.0"),
         (lambda: wilson(0, 0), "at least one trial, found 0"),
-        (lambda: wilson(0, math.nan), "at least one trial, found nan"),
+        *(
+            (lambda asked=asked: wilson(0, asked), f"at least one trial, found {asked}")
+            for asked in (math.inf, math.nan)
+        ),
         (lambda: wilson(3, 2), "from 0 to the 2 trials, found 3"),
-        (lambda: wilson(math.nan, 2), "found nan"),
+        *((lambda right=right: wilson(right, 2), f"found {right}") for right in (-1, math.nan)),
         (lambda: wilson(1, 2, 1.0), "level between 0 and 1, found 1.0"),
     ],
 )
