@@ -42,7 +42,7 @@ def test_rotated_scores_depend_on_the_difference_of_positions_only(base: float) 
 def test_ropes_envelope_falls_with_the_distance_and_a_scores_step_does_not() -> None:
     """Two readings of "decays to 0 with the distance". The step is the norm of R_(m+1) - R_m, from rotated unit vectors."""
     envelope = [positions.rotary_envelope(m, 128, 1e4) for m in (0, 1, 16, 256, 1024)]
-    assert envelope[0] == pytest.approx(1.0)
+    assert [positions.rotary_envelope(0, width, 1e4) for width in (2, 6, 128)] == pytest.approx([1.0, 1.0, 1.0])
     assert [round(value, 2) for value in envelope[1:]] == [0.97, 0.49, 0.2, 0.12]
     turns = torch.stack([positions.rotated(row.expand(1026, 128), 1e4) for row in torch.eye(128, dtype=torch.float64)])
     for m in (0, 1, 16, 256, 1024):

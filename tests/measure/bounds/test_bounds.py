@@ -11,6 +11,7 @@ import pytest
 
 import hooks
 import ostools as ost
+from ostools.ground.errors import InsufficientMemoryError
 from ostools.measure.bounds.variants import FEWEST, belief, undescribed
 from ostools.measure.formulas import weights
 from ostools.models import Prompt
@@ -79,6 +80,12 @@ def test_the_progress_of_a_list_of_prompts_rises_to_the_whole() -> None:
     ost.bounds(tiny_model("gemma"), ["ab", "ab 12"], progress=lambda done, total: told.append((done, total)))
     assert told == sorted(told)
     assert told[-1] == (100, 100)
+
+
+def test_more_memory_than_is_allowed_is_refused_with_both_sizes() -> None:
+    words = r"path sums of 3 tokens need about 0\.\d+ GiB, 0\.00 GiB are allowed"
+    with pytest.raises(InsufficientMemoryError, match=words):
+        ost.bounds(tiny_model("gemma"), "ab", max_memory=1)
 
 
 def test_a_hook_that_the_formulas_do_not_know_is_refused() -> None:

@@ -85,6 +85,16 @@ def test_rank_one_has_the_beta_interval(rows: int) -> None:
     torch.testing.assert_close(found.upper, found.value * rows / D / float(share.ppf(0.05)))
 
 
+def test_both_ends_are_of_one_variance() -> None:
+    """The upper end is rank one's, drawn towards 1 by the root of a variance; the lower one the Beta's of that variance."""
+    found, rows = sketches(SPECTRA["spike 0.3"], 8, 20).trace_interval(0.1), 8
+    above_of_rank_one = rows / D / float(beta(rows / 2, (D - rows) / 2).ppf(0.05)) - 1
+    variance = 2 * (D - 1) / (D + 2) * ((found.upper / found.value - 1) / above_of_rank_one).square()
+    shape = ((D - 1) / variance - 1) / D
+    share = torch.from_numpy(beta(shape * rows, shape * (D - rows)).ppf(0.95))
+    torch.testing.assert_close(found.lower, found.value * rows / D / share)
+
+
 def test_the_largest_singular_value_of_some_rows_is_a_lower_bound() -> None:
     for values in SPECTRA.values():
         assert bool((sketches(values, 16, 50).largest <= values.max() * (1 + 1e-12)).all())
