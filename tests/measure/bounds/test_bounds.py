@@ -12,7 +12,7 @@ import pytest
 import hooks
 import ostools as ost
 from ostools.ground.errors import InsufficientMemoryError
-from ostools.measure.bounds.variants import FEWEST, belief, undescribed
+from ostools.measure.bounds.variants import FEWEST, RIGHT_RANK, belief, judged, undescribed
 from ostools.measure.formulas import weights
 from ostools.models import Prompt
 from tests.checkpoints import Family, tiny_model
@@ -39,6 +39,10 @@ def test_a_size_is_right_within_a_factor_of_two(times: float, wide: float, off: 
     verdict = belief(NORMS * times, NORMS, NORMS / wide, NORMS * wide, scaled=True)
     assert verdict.log10_off == pytest.approx(math.log10(off))
     assert verdict.believed is believed
+
+
+def test_an_order_is_right_from_the_line_on() -> None:
+    assert [judged(rank, 0.0, "8 tokens", FEWEST).believed for rank in (0.899, RIGHT_RANK)] == [False, True]
 
 
 def test_what_cannot_be_tested_is_neither_believed_nor_refuted() -> None:

@@ -50,14 +50,14 @@ class Held:
     final_jacobian: Tensor  # d y_n / d v_n^(L), scale held
     beta_3: float
 
-    def values(self, variant: str) -> np.ndarray:
-        return ost.bounds(self.model, self.prompt, variants=variant).frame["value"].to_numpy()
+    def values(self, variant: str, mlp_norm: str = "svd") -> np.ndarray:
+        return ost.bounds(self.model, self.prompt, variants=variant, mlp_norm=mlp_norm).frame["value"].to_numpy()
 
 
 @cache
-def held(family: Any, layers: int) -> Held:
-    model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=layers)
-    bare = make_model(family, seed=7, dtype=torch.float64, n_layers=layers)
+def held(family: Any, layers: int, **heads: int) -> Held:
+    model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=layers, **heads)
+    bare = make_model(family, seed=7, dtype=torch.float64, n_layers=layers, **heads)
     oracle = decoder(bare.config.to_dict(), bare.state_dict())
     stream, blocks = oracle.embedded(IDS), []
     for block in oracle.blocks:
@@ -119,3 +119,15 @@ def test_the_literal_form_equals_the_printed_sum_term_by_term(family: str, layer
             between = [float(edge[ell - 1][k[ell - 1], k[ell - 2]]) for ell in range(2, layers)]
             expected[i] += front * float(edge[-1][N - 1, k[-1]] * edge[0][k[0], i]) * np.prod(between)
     assert case.values("theorem-b5-literal") == pytest.approx(expected, rel=1e-7)
+
+
+@every_family
+def test_the_local_bound_of_one_head_is_of_the_norms_of_its_parts(family: str) -> None:
+    """There the norms of heads are those of whole updates; the product of the MLP's weights' norms is larger everywhere."""
+    case = held(family, 2, n_heads=1, n_key_value_heads=1)
+    expected = torch.eye(N, dtype=torch.float64)[-1]
+    for block in case.blocks[::-1]:
+        update, mlp = (torch.linalg.matrix_norm(part, ord=2) for part in (block.update, block.mlp))
+        expected = expected @ ((1 + mlp)[:, None] * (update + torch.eye(N, dtype=torch.float64)))
+    assert case.values("local") == pytest.approx((expected / case.beta_3).numpy(), rel=1e-7)
+    assert (case.values("local", mlp_norm="product") > case.values("local") * 1.01).all()
