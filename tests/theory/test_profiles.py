@@ -135,3 +135,9 @@ def test_the_ends_are_tested_as_by_students_t() -> None:
         low, high = known.confidence_interval(0.95)
         expected = (values.mean(), low, high, known.pvalue)
         np.testing.assert_allclose((found.value, found.low, found.high, found.p), expected, rtol=1e-10)
+
+
+def test_a_rank_correlation_needs_three_values() -> None:
+    rising = np.arange(4.0)
+    found = [profiles.rank_correlation(rising[:n], rising[:n] ** 2) for n in (2, 3, 4)]
+    assert found == pytest.approx([np.nan, 1.0, 1.0], nan_ok=True)

@@ -87,9 +87,11 @@ def test_rank_one_has_the_beta_interval(rows: int) -> None:
 
 def test_both_ends_are_of_one_variance() -> None:
     """The upper end is rank one's, drawn towards 1 by the root of a variance; the lower one the Beta's of that variance."""
-    found, rows = sketches(SPECTRA["spike 0.3"], 8, 20).trace_interval(0.1), 8
+    rows, spectrum = 64, SPECTRA["spike 0.3"]
+    found = sketches(spectrum, rows, 100).trace_interval(0.1)
     above_of_rank_one = rows / D / float(beta(rows / 2, (D - rows) / 2).ppf(0.05)) - 1
     variance = 2 * (D - 1) / (D + 2) * ((found.upper / found.value - 1) / above_of_rank_one).square()
+    assert float(variance.mean()) == pytest.approx(2 / (D + 2) * (D * float(spectrum.square().sum()) - 1), rel=0.05)
     shape = ((D - 1) / variance - 1) / D
     share = torch.from_numpy(beta(shape * rows, shape * (D - rows)).ppf(0.95))
     torch.testing.assert_close(found.lower, found.value * rows / D / share)

@@ -119,7 +119,7 @@ def test_over_seeds_is_students_interval() -> None:
         (N, N[:-1], {}, r"one value a length, found \(200,\) lengths and \(199,\) values"),
         (N[::-1], N, {}, "increasing lengths"),
         (N - 1, N, {}, "lengths of at least 1"),
-        (N, -N, {}, "finite values of at least 0, found -1.0"),
+        (N, 2 - N, {}, "finite values of at least 0, found -1.0"),
         (N, N * np.nan, {}, "finite values of at least 0, found nan"),
         (N, N, {"floor": -1.0}, "expected a floor of at least 0"),
     ],

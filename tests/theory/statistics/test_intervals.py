@@ -125,6 +125,14 @@ def test_the_share_of_groups_of_one_size_is_their_mean_at_the_expanded_level() -
     assert [float(share.low), float(share.high)] == pytest.approx([float(mean.low[0]), float(mean.high[0])])
 
 
+def test_groups_of_one_share_have_wilsons_interval_around_it() -> None:
+    """Of a difference between -1 and 1, that of its place between them."""
+    of = torch.tensor([4.0, 8.0, 12.0], dtype=torch.float64)
+    assert [float(end) for end in bootstrap_share(of / 4, of)] == pytest.approx(list(wilson(0.75, 3)))
+    signed = [2 * end - 1 for end in wilson(3 * 0.375, 3)]
+    assert [float(end) for end in bootstrap_share(-of / 4, of)] == pytest.approx(signed)
+
+
 @pytest.mark.parametrize("asked", [1, 2, 30, 10**6])
 def test_exact_ends(asked: int) -> None:
     z2 = NormalDist().inv_cdf(0.975) ** 2
