@@ -100,23 +100,21 @@ class Rotation:
 class HeadMap:
     """The linear map at every position from what W_Q, or W_K, gives to the rotated queries, or keys.
 
-    R_i (diag(g_q) / r_q,i) N(q~_i). `group`: query heads per key/value head.
+    R_i (diag(g_q) / r_q,i) N(q~_i).
     """
 
-    group: int
     rotation: Rotation | None
     norm: Float[Tensor, "kv_head pos d_head"] | None  # diag(g_q) / r_q,i
     direction: Float[Tensor, "kv_head pos d_head"] | None  # q~_i / (sqrt(d_head) r_q,i)
     joint: bool = False  # the norm is one over all heads: direction is q~_i / (sqrt(n_heads d_head) r_q,i)
 
-    def pull(self, gradient: PerHead, *, norms: bool = True) -> Float[Tensor, "*batch kv_head pos d_head"]:
+    def pull(
+        self, gradient: Float[Tensor, "*batch kv_head pos d_head"], *, norms: bool = True
+    ) -> Float[Tensor, "*batch kv_head pos d_head"]:
         """g^T R_i diag(g_q) / r_q,i N: a row vector at each position, carried back to where W gives it.
 
-        Linear, so that the query heads which share a key are summed first. `norms=False` holds r_q constant.
+        Linear: for keys, the gradients of the query heads which share one are summed before. `norms=False` holds r_q constant.
         """
-        if self.group > 1:
-            shape = gradient.shape
-            gradient = gradient.unflatten(-3, (shape[-3] // self.group, self.group)).sum(-3)
         if self.rotation is not None:
             gradient = self.rotation.transposed(gradient)
         if self.norm is None or self.direction is None:
@@ -195,5 +193,5 @@ def _mapped(
         direction, factor = (part.unflatten(1, heads).transpose(0, 1) if joint else part for part in parts)
         raw = raw * factor
     turned = raw if rotation is None else rotation(raw)
-    head_map = HeadMap(group, rotation, factor, direction, joint)
+    head_map = HeadMap(rotation, factor, direction, joint)
     return turned.repeat_interleave(group, dim=0), head_map

@@ -147,7 +147,7 @@ class PulledScores:
         """At the queries' positions, and at the keys'."""
         scores = self.scores
         at_queries = scores.query_map.pull(self.d_query.permute(2, 0, 1, 3), norms=scores.live_norms)
-        at_keys = replace(scores.key_map, group=1).pull(self.d_key.transpose(0, 1), norms=scores.live_norms)
+        at_keys = scores.key_map.pull(self.d_key.transpose(0, 1), norms=scores.live_norms)
         return _to_residual(at_queries, scores.query_weight), _to_residual(at_keys, scores.key_weight)
 
 
