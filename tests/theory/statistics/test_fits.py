@@ -127,3 +127,12 @@ def test_over_seeds_is_students_interval() -> None:
 def test_refusals(lengths: np.ndarray, values: np.ndarray, options: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
         fit_decay(lengths, values, **options)
+
+
+def test_a_level_under_which_nothing_falls_earns_nothing() -> None:
+    """It describes the curve best, but its rate may be 0."""
+    power, other = (
+        fits.Law(name, 1.0, 0.5, 1.5, 0.0, 0.0, bic) for name, bic in (("power", 0.0), ("exponential", 50.0))
+    )
+    levelled = fits.Law("power to a level", 1.0, -0.5, 2.5, 0.0, 0.1, -50.0)
+    assert fits._judged({"power": power, "exponential": other}, [levelled], 100.0) == ("power", power)
