@@ -55,7 +55,7 @@ class Held:
 
 
 @cache
-def held(family: Any, layers: int, **heads: int) -> Held:
+def held(family: Any, layers: int, **heads: Any) -> Held:
     model = tiny_model(family, seed=7, dtype=torch.float64, n_layers=layers, **heads)
     bare = make_model(family, seed=7, dtype=torch.float64, n_layers=layers, **heads)
     oracle = decoder(bare.config.to_dict(), bare.state_dict())
