@@ -212,5 +212,5 @@ def _bridge(model: torch.nn.Module, config: LabConfig, name: str, lengths: dict[
     with quiet():
         bridge = wrapped(model.eval(), _FAMILY, name)  # pyright: ignore[reportArgumentType]
     give_tokenizer(bridge, lab_tokenizer(config.context))
-    remember(bridge, Metadata(name, trained_lengths=lengths))
+    remember(bridge, Metadata(name=name, trained_lengths=lengths))
     return bridge
