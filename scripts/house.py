@@ -33,9 +33,9 @@ def modules() -> dict[str, Path]:
     return {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 
-def imports() -> Imports:
-    """What each module imports of the others, wherever in the file."""
-    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+def imports(*packages: str) -> Imports:
+    """What each module of these packages, by default the three, imports of the others, wherever in the file."""
+    graph = grimp.build_graph(*(packages or PACKAGES), cache_dir=None)
     return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
 
 

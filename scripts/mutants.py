@@ -31,7 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from scripts.house import imports, modules
+from scripts.house import PACKAGES, imports
 from scripts.mutant_bench import SURVIVED, Bench, digest, preload
 
 ROOT = Path(__file__).parents[1]
@@ -181,11 +181,11 @@ def annotated_places(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]
 @cache
 def reach() -> dict[str, dict[str, int]]:
     """Of each test file the modules that it reaches, each with the number of imports on the way."""
-    files = modules(ROOT)
-    tests = sorted((ROOT / "tests").rglob("*.py"))
-    named = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in tests}
-    everything = files | {name: path.relative_to(ROOT) for name, path in named.items()}
-    edges = imports(everything, ROOT)
+    named = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+    }
+    edges = imports(*PACKAGES, "tests")
     return {
         str(path.relative_to(ROOT)): _distances(name, edges)
         for name, path in named.items()
