@@ -122,6 +122,7 @@ def test_powers_move_all_to_token_1_at_the_rate_of_the_lazy_diagonal_unless_a_to
     assert lemmas.first_token_distance(matrix, 4096) < 1e-9
     left = lemmas.remainders(lemmas.lazy(matrix), 501)
     assert float(left[500] / left[499]) == pytest.approx(0.95, abs=1e-6)
+    assert float(lemmas.second_eigenvalue(lemmas.lazy(matrix))) == pytest.approx(0.95, abs=1e-12)
     matrix[token] = torch.eye(8, dtype=torch.float64)[token]
     assert lemmas.first_token_distance(matrix, 4096) == pytest.approx(1.0)
 
@@ -204,6 +205,15 @@ PATTERNS = st.builds(
 
 def dense_eigenvalues(matrix: Tensor) -> np.ndarray:
     return np.sort(np.abs(np.linalg.eigvals(matrix.numpy())))
+
+
+@given(PATTERNS)
+def test_the_diagonal_is_the_spectrum_with_1_the_largest(pattern: Tensor) -> None:
+    for matrix in (pattern, lemmas.lazy(pattern)):
+        spectrum = np.sort(lemmas.eigenvalues(matrix).numpy())
+        assert spectrum == pytest.approx(dense_eigenvalues(matrix), abs=1e-8)
+        assert spectrum[-1] == pytest.approx(1.0, abs=1e-12)
+        assert float(lemmas.second_eigenvalue(matrix)) == pytest.approx(spectrum[-2], abs=1e-12)
 
 
 @given(PATTERNS, st.data())
