@@ -201,3 +201,13 @@ def test_values_beyond_a_format_are_refused_and_not_made_its_largest(part: str, 
     for factor in (1.1, -1.1):
         with pytest.raises(InputError, match=words):
             with_largest(factor).forward(ids, store={part: dtype})
+
+
+def test_positions_that_are_added_are_added_to_the_embeddings() -> None:
+    ids = tokens(1, 7)
+    for name, table in (("sinusoidal", positions.sinusoidal), ("learned", positions.learned)):
+        decoder = Decoder.random(5, n_layers=0, positions=name)
+        seed = (decoder.table_seed,) if name == "learned" else ()
+        added = decoder.embedded(ids) - dataclasses.replace(decoder, positions="none").embedded(ids)
+        expected = table(ids.shape[1], decoder.embedding.shape[1], *seed).to(added)
+        torch.testing.assert_close(added, expected.expand_as(added), rtol=1e-12, atol=1e-12)

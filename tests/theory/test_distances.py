@@ -15,8 +15,10 @@ from ostools.theory.distances import (
     DTYPES,
     IN_A_ROW,
     distance,
+    dtype_named,
     head_chunks,
     hidden_ranges,
+    proof_variation,
     spacing,
     steps_between,
     total_variation,
@@ -133,3 +135,19 @@ def test_a_range_keeps_its_promise(hidden: list[bool], step: int) -> None:
         assert 2 * one.hidden > one.lengths_tried
         gaps = [index for index in range(start, end + 1) if index not in solid]
         assert all(any(near in solid for near in range(gap - IN_A_ROW, gap)) for gap in gaps)
+
+
+def test_the_proofs_variation_by_hand() -> None:
+    """n = 2: rows (1/2, 1/2, 0) and (1/4, 1/8, 5/8). The pair's own weight stands apart, KL is over all three tokens."""
+    alpha, alpha_star = torch.tensor([0.5, 0.5, 0.0]).double(), torch.tensor([0.25, 0.125, 0.625]).double()
+    delta, self_weight, divergence = proof_variation(alpha, alpha_star, torch.tensor(2))
+    assert (float(delta), float(self_weight)) == (0.625, 0.625)
+    assert float(divergence) == pytest.approx(1.5 * math.log(2.0), abs=1e-15)
+    assert float(total_variation(alpha, alpha_star)) == float(delta + self_weight)
+
+
+def test_a_dtype_has_one_name() -> None:
+    assert {name: dtype_named(f"torch.{name}") for name in DTYPES} == DTYPES
+    assert dtype_named(torch.bfloat16) is torch.bfloat16
+    with pytest.raises(InputError, match="unknown dtype 'bfloat15': did you mean 'bfloat16'"):
+        dtype_named("bfloat15")

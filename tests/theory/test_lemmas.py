@@ -165,6 +165,14 @@ def test_ratios_are_of_all_tokens(one: list[int], other: list[int], same: bool) 
     assert lemmas.same_ratio(torch.tensor(one), torch.tensor(other)) is same
 
 
+def test_the_spread_of_a_type_is_relative_to_its_first_token() -> None:
+    """Of type 5: (3, 4) of length 5, then 0.5 and 1 from it. Type 1 stands once, far from both."""
+    sequences = [tensor(3.0, 4.0, 3.3, 4.4).reshape(2, 2), tensor(9.0, 9.0, 3.0, 3.0).reshape(2, 2)]
+    assert lemmas.type_spread(sequences, [torch.tensor([5, 5]), torch.tensor([1, 5])]) == pytest.approx(0.2)
+    assert lemmas.type_spread(sequences[:1], [torch.tensor([5, 5])]) == pytest.approx(0.1)
+    assert lemmas.type_spread(sequences[1:], [torch.tensor([1, 5])]) == 0.0
+
+
 def test_what_is_told_apart() -> None:
     """Corollary 6.2 / B.10: of one representation there is one answer."""
     rows = tensor(1, 1, 2, 1, 1).reshape(5, 1)

@@ -141,3 +141,7 @@ def test_a_rank_correlation_needs_three_values() -> None:
     rising = np.arange(4.0)
     found = [profiles.rank_correlation(rising[:n], rising[:n] ** 2) for n in (2, 3, 4)]
     assert found == pytest.approx([np.nan, 1.0, 1.0], nan_ok=True)
+
+
+def test_a_profile_of_64_tokens_has_five_blocks_a_third_and_a_shorter_one_three() -> None:
+    assert [len(profiles.means_of_blocks(np.zeros(pos))) for pos in (12, 63, 64, 65)] == [9, 9, 15, 15]
