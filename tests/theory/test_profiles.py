@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from ostools.ground.errors import InputError
 from ostools.theory import profiles
 from ostools.theory.profiles import UShape, u_shape
 from tests.sets import quick
@@ -145,3 +146,9 @@ def test_a_rank_correlation_needs_three_values() -> None:
 
 def test_a_profile_of_64_tokens_has_five_blocks_a_third_and_a_shorter_one_three() -> None:
     assert [len(profiles.means_of_blocks(np.zeros(pos))) for pos in (12, 63, 64, 65)] == [9, 9, 15, 15]
+
+
+def test_bins_are_at_most_the_tokens_of_the_shortest_window() -> None:
+    assert [profiles.checked_bins(bins, [20, 16]) for bins in (1, 15, 16)] == [1, 15, 16]
+    with pytest.raises(InputError, match="bins: expected at most 16, the tokens of the shortest, found 17"):
+        profiles.checked_bins(17, [20, 16])
