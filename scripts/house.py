@@ -27,9 +27,10 @@ Imports = Mapping[str, set[str]]
 """Of each module by its dotted name, the modules that it imports."""
 
 
-def modules() -> dict[str, Path]:
-    """The files of the three packages, by dotted name; a package's `__init__` by the package's."""
-    files = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+def modules(*packages: str) -> dict[str, Path]:
+    """The files of these packages, by default the three, by dotted name; a package's `__init__` by the package's."""
+    folders = [ROOT / package for package in packages or PACKAGES]
+    files = sorted(path.relative_to(ROOT) for folder in folders for path in folder.rglob("*.py"))
     return {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 

@@ -31,7 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from scripts.house import PACKAGES, imports
+from scripts.house import PACKAGES, imports, modules
 from scripts.mutant_bench import SURVIVED, Bench, digest, preload
 
 ROOT = Path(__file__).parents[1]
@@ -181,15 +181,9 @@ def annotated_places(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]
 @cache
 def reach() -> dict[str, dict[str, int]]:
     """Of each test file the modules that it reaches, each with the number of imports on the way."""
-    named = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in sorted((ROOT / "tests").rglob("*.py"))
-    }
     edges = imports(*PACKAGES, "tests")
     return {
-        str(path.relative_to(ROOT)): _distances(name, edges)
-        for name, path in named.items()
-        if path.name.startswith("test_")
+        str(path): _distances(name, edges) for name, path in modules("tests").items() if path.name.startswith("test_")
     }
 
 

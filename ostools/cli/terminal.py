@@ -28,8 +28,8 @@ _NARROWEST = 16
 @contextmanager
 def progress(description: str) -> Iterator[Progress]:
     """A bar with the time left, on stderr and only where it is seen and wanted; gone when the block ends."""
-    with outermost(), nullcontext(False) if GLOBALS.quiet else bar(description) as progress:
-        yield progress
+    with outermost(), nullcontext(False) if GLOBALS.quiet else bar(description) as report:
+        yield report
 
 
 def shows_bar() -> bool:

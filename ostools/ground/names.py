@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import ip_address
 from typing import Any, Literal
 
 from ostools.ground.errors import InputError, short_repr, unknown_name
@@ -57,6 +56,8 @@ def checked_list(what: str, values: Any, example: str) -> list[Any]:
 
 def is_loopback(host: str) -> bool:
     """Whether the name is of this machine, which nobody else can listen to or reach."""
+    from ipaddress import ip_address  # for this line alone, and not at the start of every command
+
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

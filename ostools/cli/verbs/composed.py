@@ -174,7 +174,7 @@ def pairs_memory(
     norm: str | None = None,
     mitigation: str | None = None,
 ) -> int:
-    """Bytes of the pairs that `collapse` compares."""
+    """Bytes of the pairs that `collapse` compares. Refuses what `collapse` refuses of its options, before a model is loaded."""
     from ostools.measure.collapse.distances import collapse_memory
 
     _reading_of(site, per, norm, by_layer=layers is not None)
