@@ -166,8 +166,8 @@ def headlines(measured: Measurements) -> list[Headline]:
     """A headline for each question whose data exist, in the report's order; the first that found something leads."""
     builders = dict.fromkeys(section.headlines for section in SECTIONS.values())
     lines = [line for builder in builders for line in builder(measured) if line is not None]
-    found = [field.section for field in verdicts(measured) if field.state == FOUND]
-    lead = next((line for line in lines if line.section in found), None)
+    decided_sections = [field.section for field in verdicts(measured) if field.state == FOUND]
+    lead = next((line for line in lines if line.section in decided_sections), None)
     return sorted(lines, key=lambda line: line is not lead)
 
 
