@@ -165,8 +165,8 @@ class _Cast:
         self._swap()
         mask = kwargs.get("attention_mask")
         cast_kwargs = {name: _each_float(value, lambda x: x.to(self.reads)) for name, value in kwargs.items()}
-        if isinstance(mask, Tensor) and mask.is_floating_point() and mask.dtype != self.reads:
-            cast_kwargs["attention_mask"] = _cast_mask(mask, self.reads)
+        if isinstance(mask, Tensor):
+            cast_kwargs["attention_mask"] = cast_mask(mask, self.reads)
         return _each_float(args, lambda x: x.to(self.reads)), cast_kwargs
 
     def after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
@@ -208,8 +208,10 @@ def _each_float(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return tuple(_each_float(element, function) for element in value) if type(value) is tuple else value
 
 
-def _cast_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """An additive mask: the lowest number of one dtype is infinite, or nothing much, in another."""
+def cast_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """An additive mask in another dtype: the lowest number of one is infinite, or nothing much, in another."""
+    if not mask.is_floating_point() or mask.dtype == dtype:
+        return mask
     return mask.to(dtype).masked_fill(hidden(mask), torch.finfo(dtype).min)
 
 

@@ -27,6 +27,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from hooks.errors import HookError, checked_arguments
 from hooks.lock import model_block
+from hooks.precision import cast_mask
 from hooks.register import OwnForward, hidden, kinds, lowest, next_block, remove_hooks
 from hooks.sites import is_closed, points, require_open
 
@@ -203,7 +204,9 @@ def _require_known(model: TransformerBridge) -> None:
     for block in model.blocks:
         attention = block.attn
         active = _unknown_parts(attention)
-        known = type(attention) in (_ROTATED, _JOINT, _JOINT_ROTATED) or isinstance(attention, PreparedAttention)
+        # The class that computes: what a user of this package puts before it (float32 scores) does not count.
+        lens = next(kind for kind in type(attention).__mro__ if kind.__module__.startswith("transformer_lens"))
+        known = lens in (_ROTATED, _JOINT, _JOINT_ROTATED)
         if not known or active:
             description = ", ".join([type(attention).__name__, *active])
             raise HookError(
@@ -232,7 +235,7 @@ class _Forward(OwnForward):
     def __init__(self, strips: Strips, layer: int, attention: Any, block: int) -> None:
         self.strips, self._layer, self._attention, self.block = strips, layer, attention, block
         self._joint = isinstance(attention, JointQKVAttentionBridge)
-        self._rotates = type(attention) is not _JOINT
+        self._rotates = not isinstance(attention, _JOINT) or isinstance(attention, _JOINT_ROTATED)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
         attention = self._attention
@@ -240,13 +243,16 @@ class _Forward(OwnForward):
         x = attention.hook_in(kwargs.pop("hidden_states") if "hidden_states" in kwargs else args[0])
         query, key, value = self._projected(x, kwargs.get("position_embeddings"))
         query, key = self.strips.as_held(self._layer, query, key)
+        # A class that keeps scores in float32 in a 16-bit model widens keys and values here, and queries at their last hook.
         key, value = attention._update_kv_cache(key, value, **kwargs)
+        query = query.to(key.dtype)
         group = query.shape[1] // key.shape[1]
         if group > 1:
             key, value = (part.repeat_interleave(group, dim=1) for part in (key, value))
-        call = self._call(query, key, kwargs.get("attention_mask"))
+        mask = kwargs.get("attention_mask")
+        call = self._call(query, key, mask if mask is None else cast_mask(mask, key.dtype))
         z = self.strips.attend(self._layer, call, value).reshape(*x.shape[:-1], -1)
-        out = attention.o(z)
+        out = attention.o(z.to(x.dtype))
         if self._joint:
             return cast(Any, attention._process_output((out, None)))
         return attention.hook_out(out), None

@@ -122,7 +122,6 @@ def held(family: str, folder: Path) -> tuple[Family, dict[str, bool], bool]:
         lambda: _require(batching_of(model, [branching]).name == "packed pass"),
         lambda: _require(padding(model).allowed),
         strips,
-        lambda: ost.load_model(folder, device="cpu", dtype="bfloat16"),
         lambda: ost.load_model(folder, device="cpu", device_map="disk"),
     )
     found = {name: _holds(attempt) for name, attempt in zip(ROUTES, tries, strict=True)}
@@ -163,7 +162,9 @@ def page(generic: list[str]) -> str:
         f"- {family.name}: {family.refused}{'; it goes by the generic route' if family.generic_instead else ''}."
         for family in refused
     ]
-    below += [f"- {family.name} in 16 bits: {family.wide_only}." for family in loads if family.wide_only is not None]
+    below += [
+        f"- {family.name} in bfloat16-eager: {family.not_eager}." for family in loads if family.not_eager is not None
+    ]
     return "\n".join([_ABOVE, *lines, _BELOW.rstrip("\n"), _GENERIC, *generic, _REFUSED.rstrip("\n"), "", *below, ""])
 
 

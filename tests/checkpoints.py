@@ -33,6 +33,7 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from ostools.models.bridge import with_acting_attention
 from ostools.models.load import unpatched
+from ostools.models.precision.scores import put_scores
 from tests import traces
 from tests.families import FIRST, OTHERS, REFUSED, architecture, named_config
 
@@ -270,6 +271,7 @@ def _build(
     bridge.eval()
     for parameter in bridge.parameters():
         parameter.requires_grad_(False)
+    put_scores(bridge, eager=False)
     return unpatched(bridge)
 
 

@@ -79,7 +79,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 SLOW = ("olmo3", "granite", "opt", "gptj", "neo", "gpt-oss")
 """Families of which one law is in the quick set, and all are in the slow one."""
 
-WIDE_ONLY = ("olmo2", "olmo3", "opt", "gptj", "neo")
+NOT_EAGER = ("olmo2", "olmo3", "opt", "gptj", "neo")
 EXPERTS = ("gpt-oss", "mixtral", "olmoe", "qwen3-moe")
 
 _ONE_WIDTH: dict[str, str | None] = {"num_key_value_heads": None, "head_dim": None}

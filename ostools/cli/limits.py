@@ -28,7 +28,7 @@ from ostools.measure.mitigated_prompts import acting_bytes, rewritten_text
 from ostools.measure.unloaded import Forecast, Unloaded
 from ostools.models.files.sources import locate
 from ostools.models.load import resolve_device
-from ostools.theory.distances import dtype_named
+from ostools.models.precision.scores import arithmetic_named
 
 Memory = Callable[[Unloaded], int]
 """Bytes that the work of a command holds beside the model, at its largest step."""
@@ -115,7 +115,7 @@ def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast
     is_elsewhere = GLOBALS.dry_run and device.partition(":")[0] == "cuda" and not torch.cuda.is_available()
     resolved = torch.device("cuda") if is_elsewhere else resolve_device(device)
     source, free = locate(model, None), _FREE_ELSEWHERE if is_elsewhere else _free(resolved)
-    unloaded = Unloaded(source, dtype_named(dtype), resolved.type, GLOBALS.device_map, GLOBALS.max_memory)
+    unloaded = Unloaded(source, arithmetic_named(dtype)[0], resolved.type, GLOBALS.device_map, GLOBALS.max_memory)
     try:
         _ = unloaded.shape, unloaded.held_bytes
     except (ValueError, OSError, KeyError):

@@ -192,7 +192,8 @@ class GPTJAttention(PreparedAttention):
 
     def prepared(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         original: Any = self.original_component
-        sin, cos = original.embed_positions[kwargs["position_ids"]].chunk(2, dim=-1)
+        angles = original.embed_positions[kwargs["position_ids"]].to(original.out_proj.weight.dtype)
+        sin, cos = angles.chunk(2, dim=-1)
         return kwargs | {"position_embeddings": (torch.cat([cos, cos], -1), torch.cat([sin, sin], -1))}
 
 

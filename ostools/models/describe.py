@@ -25,6 +25,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError
 from ostools.models.files.checks import read_json
 from ostools.models.lazy_cast import stored_part
+from ostools.models.precision.scores import arithmetic_of, is_eager
 
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
 _HASHED: ContextVar[WeakKeyDictionary[TransformerBridge, tuple[list[Any], str]] | None] = ContextVar(
@@ -147,9 +148,11 @@ def describe(model: TransformerBridge) -> ModelDescription:
         n_key_value_heads=model.cfg.n_key_value_heads or model.cfg.n_heads,
         d_vocab=int(model.W_E.shape[0]),
         n_parameters=sum(weight.numel() for weight in weights.values()),
-        dtype="+".join(dtypes),
+        dtype=arithmetic_of(model, "+".join(dtypes)),
         device="+".join(devices),
-        attention_implementation=str(getattr(model.original_model.config, "_attn_implementation", "eager")),
+        attention_implementation="eager"
+        if is_eager(model) or not set(dtypes) & {"bfloat16", "float16"}
+        else "float32 scores",
     )
 
 

@@ -43,7 +43,7 @@ class Family:
     `multipliers`: settings multiply the embedding, the scores, what a sublayer adds, and the logits; `embedding`: what becomes
     of a token's row before the first block. `copied`: q, k and v are one weight of the checkpoint, of which TransformerLens
     computes with copies. `exact`: the logits are Hugging Face's to the bit; else they differ by the rounding of sums in another
-    order. `wide_only`: why it is not computed with in 16 bits. `refused`: why such a model is not loaded by a record.
+    order. `not_eager`: why there is no "bfloat16-eager" of it. `refused`: why such a model is not loaded by a record.
     `generic`: no record, but what stands in for one of a model that none describes (`models.generic`); the rest then says
     nothing.
     """
@@ -68,7 +68,7 @@ class Family:
     embedding: Literal["as it is", "times sqrt(d_model)", "layer norm"] = "as it is"
     copied: bool = False
     exact: bool = True
-    wide_only: str | None = None
+    not_eager: str | None = None
     refused: str | None = None
     generic: bool = False
 
@@ -104,7 +104,6 @@ class Family:
             "by place" not in self.windows,
             True,
             self.positions != "ALiBi" and not self.sinks,
-            self.wide_only is None,
             described and not self.copied,
         )
         return dict(zip(ROUTES, has, strict=True))
@@ -117,7 +116,6 @@ ROUTES = {
     "branches": "`collapse` and its like: prompts that share a beginning go through one pass; without it one after the other",
     "padded": "`evaluate`: prompts of several lengths in one batch; without it of one length",
     "long": "attention in strips of queries, for prompts whose patterns would fill the memory",
-    "16 bits": "bfloat16 and float16",
     "device map": "weights that lie on disk or elsewhere",
 }
 """What a family may have, by name."""
@@ -136,9 +134,7 @@ _NEOX: dict[str, Any] = {
 _FALCON = Setting("new_decoder_architecture", False, False)
 
 _OLMO_ROTATION = "TransformerLens 4.3 rotates its queries and keys in float32, and leaves them so"
-_FLOAT32_SCORES = (
-    "transformers computes its scores in float32 whatever the weights are, ostools' hooked attention does not"
-)
+_FLOAT32_SCORES = "transformers computes its scores in float32 whatever the weights are"
 _GEMMA_3N = (
     "a block carries four residual streams (AltUp) and reads an embedding of the tokens of its own, so that there is no v^(l) "
     "through which alone y_n depends on a token"
@@ -191,7 +187,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("qwen2", "Qwen2ForCausalLM", "Qwen 2 and 2.5", windows="some layers"),
     Family("qwen3", "Qwen3ForCausalLM", "Qwen 3", qk_norm="each head", windows="some layers"),
     Family("phi3", "Phi3ForCausalLM", "Phi-3", windows="all layers", exact=False),
-    Family("olmo2", "Olmo2ForCausalLM", "OLMo 2", norms="behind", qk_norm="all heads", wide_only=_OLMO_ROTATION),
+    Family("olmo2", "Olmo2ForCausalLM", "OLMo 2", norms="behind", qk_norm="all heads", not_eager=_OLMO_ROTATION),
     Family(
         "olmo3",
         "Olmo3ForCausalLM",
@@ -199,7 +195,7 @@ FAMILIES: tuple[Family, ...] = (
         norms="behind",
         qk_norm="all heads",
         windows="some layers",
-        wide_only=_OLMO_ROTATION,
+        not_eager=_OLMO_ROTATION,
     ),
     Family(
         "gpt_neox",
@@ -290,7 +286,7 @@ FAMILIES: tuple[Family, ...] = (
         ),
         positions="learned",
         exact=False,
-        wide_only="transformers multiplies its queries before their products with keys, ostools' hooked attention after",
+        not_eager="transformers multiplies its queries before their products with keys, TransformerLens after",
         **_LAYER,
     ),
     Family(
@@ -307,7 +303,7 @@ FAMILIES: tuple[Family, ...] = (
         parallel=True,
         positions="rotary, part of a head",
         exact=False,
-        wide_only=_FLOAT32_SCORES,
+        not_eager=_FLOAT32_SCORES,
         **_LAYER,
     ),
     Family(
@@ -317,7 +313,7 @@ FAMILIES: tuple[Family, ...] = (
         positions="learned",
         windows="some layers, by place",
         exact=False,
-        wide_only=_FLOAT32_SCORES,
+        not_eager=_FLOAT32_SCORES,
         **_LAYER,
     ),
     Family("gemma3n", "Gemma3nForConditionalGeneration", "Gemma 3n", refused=_GEMMA_3N),

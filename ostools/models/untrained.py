@@ -27,6 +27,7 @@ from ostools.models.families import KNOWN_ARCHITECTURES, Family, family_of
 from ostools.models.files.config import experts_one_by_one, family_of_settings, quiet
 from ostools.models.lazy_cast import dense
 from ostools.models.load import give_tokenizer, probe_of, wrapped
+from ostools.models.precision.scores import is_eager
 from ostools.models.precision.torch_state import default_torch_state
 
 Kind = Literal["initialised", "shuffled", "embeddings-kept"]
@@ -119,7 +120,7 @@ def _bridge(model: TransformerBridge, family: Family, name: str, seed: int | Non
             _fill(module, _built(original.config, family, torch.float64, seed))
         module.generation_config = copy.deepcopy(original.generation_config)
         module.eval().to(like.device)  # pyright: ignore[reportArgumentType]
-        null = wrapped(module, family, name)
+        null = wrapped(module, family, name, is_eager(model))
     give_tokenizer(null, model.tokenizer)
     return null
 

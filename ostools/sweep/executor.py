@@ -30,11 +30,11 @@ from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
 from ostools.models import load_model
 from ostools.models.files.sources import Source, locate
 from ostools.models.load import resolve_device
+from ostools.models.precision.scores import arithmetic_named
 from ostools.models.shape import enough_threads
 from ostools.sweep.cells import KeyedCell, base_key, checkpoint_hash, code_version, to_load
 from ostools.sweep.measurements import MEASUREMENTS, measure
 from ostools.sweep.sweep_file import form_of
-from ostools.theory.distances import dtype_named
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def forecast(cell: Cell, source: Source, device: str, device_map: str | None = N
     """
     kind = device.partition(":")[0]
     try:
-        model = Unloaded(source, dtype_named(to_load(cell)[1]), kind, device_map)
+        model = Unloaded(source, arithmetic_named(to_load(cell)[1])[0], kind, device_map)
         return model.forecast(_work(cell, model))
     except INTERRUPTS:
         raise

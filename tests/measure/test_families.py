@@ -19,7 +19,7 @@ from ostools.models import Prompt, view_in
 from ostools.models.precision import rounding
 from ostools.tasks import RepeatedIds
 from tests.checkpoints import make_model, tiny_model
-from tests.families import EXPERTS, OTHERS, WIDE_ONLY
+from tests.families import EXPERTS, NOT_EAGER, OTHERS
 from tests.measure.bounds import test_certified as chain
 from tests.measure.jacobian.dense import assert_close, by_autograd, by_formulas
 
@@ -160,19 +160,22 @@ def test_strips_are_the_whole_or_refused(family: str) -> None:
 @pytest.mark.slow
 @every_family
 def test_other_dtypes_are_views_of_the_same_weights(family: str) -> None:
-    """`view_in` is the model loaded in that dtype; in 16 bits the bridge is Hugging Face's model to the bit; all parts of one
-    upcast are the same weights in float32."""
+    """`view_in` is the model loaded in that dtype; eager in 16 bits the bridge is Hugging Face's model to the bit; all parts of
+    one upcast are the same weights in float32."""
     wide = tiny_model(family, seed=1, dtype=torch.float64)
     torch.testing.assert_close(
         view_in(tiny_model(family, seed=1), torch.float64)(IDS[None]), wide(IDS[None]), rtol=1e-12, atol=1e-12
     )
-    if family in WIDE_ONLY:
-        with pytest.raises(InputError, match=r"expected float32 or float64 for .*, found bfloat16: .*ask for dtypes"):
-            view_in(wide, torch.bfloat16)
-        return
+    if family in NOT_EAGER:
+        with pytest.raises(
+            InputError, match=r"expected attention with its scores in float32 for .*, found an eager dtype"
+        ):
+            view_in(wide, torch.bfloat16, eager=True)
+    else:
+        expected = make_model(family, seed=1, dtype=torch.bfloat16)(IDS[None], use_cache=False).logits
+        assert torch.equal(view_in(wide, torch.bfloat16, eager=True)(IDS[None]), expected)
     narrow = tiny_model(family, seed=1, dtype=torch.bfloat16)
-    expected = make_model(family, seed=1, dtype=torch.bfloat16)(IDS[None], use_cache=False).logits
-    assert torch.equal(narrow(IDS[None]), expected)
+    assert torch.equal(view_in(wide, torch.bfloat16)(IDS[None]), narrow(IDS[None]))
     if family in ("bloom", "mpt"):
         with pytest.raises(hooks.HookError, match="does not know the modules"), hooks.upcast(narrow, ["mlp"]):
             pass

@@ -19,7 +19,8 @@ from hooks.rounding import FLOATS, FORMATS, integer_scale
 from ostools.ground.names import checked_list, checked_name
 from ostools.models.precision.casting import view_in
 from ostools.models.precision.rounding import holds, view_dynamic, view_rounded
-from ostools.theory.distances import DTYPES, spacing, steps_between
+from ostools.models.precision.scores import ARITHMETICS, is_eager
+from ostools.theory.distances import spacing, steps_between
 
 Vectors = Float[Tensor, "*batch d"]
 
@@ -33,15 +34,16 @@ AS_GIVEN = "given"
 class Precision:
     """Precision in which a model is run: `dtype` is the arithmetic's; `part` is stored in `format`, both None for a cast.
 
-    `name`: "float32", "bfloat16", "float16" or "float64" (the whole model is cast), or "<format>-<part>" (float32 arithmetic,
-    that part alone is stored in the format), or "int8-dynamic" (the blocks' matrices multiply int8 weights and activations, all
-    else is float32: `view_dynamic`).
+    `name`: "float32", "bfloat16", "float16" or "float64" (the whole model is cast; "bfloat16-eager": with attention's scores
+    rounded too, `models.precision.scores`), or "<format>-<part>" (float32 arithmetic, that part alone is stored in the format),
+    or "int8-dynamic" (the blocks' matrices multiply int8 weights and activations, all else is float32: `view_dynamic`).
     """
 
     name: str
     dtype: torch.dtype
     format: str | None = None
     part: str | None = None
+    eager: bool = False
 
     @classmethod
     def of_name(cls, name: str) -> Precision:
@@ -63,7 +65,8 @@ class Precision:
         if self.part == DYNAMIC:
             return view_dynamic(model)
         dtypes = {parameter.dtype for parameter in model.parameters()}
-        return model if dtypes == {self.dtype} else view_in(model, self.dtype)
+        same = dtypes == {self.dtype} and (self.dtype not in hooks.SIXTEEN_BITS or is_eager(model) == self.eager)
+        return model if same else view_in(model, self.dtype, eager=self.eager)
 
     def exact(self, model: TransformerBridge) -> TransformerBridge:
         """A float64 model with the weights of `prepared`: rounding noise taken against it is that of running alone.
@@ -113,7 +116,9 @@ class Precision:
         return torch.ldexp(spacing(torch.ldexp(size, -beyond), dtype), beyond)
 
 
-PRECISIONS: dict[str, Precision] = {name: Precision(name, dtype) for name, dtype in DTYPES.items()} | {
+PRECISIONS: dict[str, Precision] = {
+    name: Precision(name, dtype, eager=eager) for name, (dtype, eager) in ARITHMETICS.items()
+} | {
     f"{format}-{part}": Precision(f"{format}-{part}", torch.float32, format, part)
     for part in PARTS
     for format in FORMATS

@@ -22,8 +22,9 @@ import hooks
 from hooks.errors import checked_arguments
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.models.describe import IN_WORDS, metadata_of, refuse_processed, remember
-from ostools.models.families import Family, family_of
+from ostools.models.families import family_of
 from ostools.models.lazy_cast import SMALL_WEIGHT, LazyCast
+from ostools.models.precision.scores import check_arithmetic, put_scores
 from ostools.models.precision.torch_state import default_torch_state
 
 Reader = Callable[..., Tensor]
@@ -34,8 +35,9 @@ _CONTAINERS = frozenset({dict, OrderedDict, list, set})
 
 @checked_arguments(InputError, IN_WORDS)
 @default_torch_state()
-def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
-    """A model that computes what loading the weights of `model` in `dtype` gives, and reads them from `model`.
+def view_in(model: TransformerBridge, dtype: torch.dtype, *, eager: bool = False) -> TransformerBridge:
+    """A model that computes what loading the weights of `model` in `dtype` gives, and reads them from `model`. `eager`: in 16
+    bits, with attention's scores rounded to them ("bfloat16-eager").
 
     A weight is rounded to `dtype` where an operation reads it, and dropped after it (`LazyCast`); a model that is in `dtype`
     already is read as it is. Rotary frequencies stay float32, as transformers loads them; the tokenizer is shared. The view
@@ -49,7 +51,7 @@ def view_in(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
     if not dtype.is_floating_point:
         raise InputError(f"dtype: expected a floating dtype such as torch.float64, found {dtype!r}")
     cast = partial(torch.Tensor.to, dtype=dtype)
-    return view(model, dtype, lambda weight: (cast, (weight,)))
+    return view(model, dtype, lambda weight: (cast, (weight,)), eager=eager)
 
 
 def view(
@@ -57,6 +59,7 @@ def view(
     dtype: torch.dtype,
     reading: Reading,
     replacement: Callable[[Tensor], Tensor | None] = lambda weight: None,
+    eager: bool = False,
 ) -> TransformerBridge:
     """A model in `dtype` whose weights are what `reading` makes of those of `model`: a function, and what it reads.
 
@@ -67,7 +70,7 @@ def view(
     _refuse_patched(model)
     family = family_of(model)
     if family is not None:
-        check_dtype(family, dtype)
+        check_arithmetic(family, eager)
     # deepcopy takes what the memo already holds: it copies the modules, and no weight.
     memo: dict[int, object] = {id(model.tokenizer): model.tokenizer}
     for parameter in model.parameters():
@@ -95,20 +98,12 @@ def view(
         if isinstance(module, GPTJAttention):  # its table of angles is computed in the dtype that it is loaded in
             with torch.device(module.embed_positions.device), local_torch_dtype(dtype):
                 table = create_sinusoidal_positions(module.max_positions, module.pos_embd_dim)
-            module.embed_positions = table.to(dtype)
+            module.embed_positions = table
     result.cfg.dtype = dtype
     result.original_model.config.dtype = dtype  # pyright: ignore[reportArgumentType]
+    put_scores(result, eager)
     remember(result, metadata_of(model))
     return result
-
-
-def check_dtype(family: Family, dtype: torch.dtype) -> None:
-    """`InputError` for a dtype in which a family's bridge does not compute what Hugging Face's model computes."""
-    if family.wide_only is not None and dtype not in (torch.float32, torch.float64):
-        raise InputError(
-            f"expected float32 or float64 for {family.name}, found {str(dtype).removeprefix('torch.')}: {family.wide_only}; "
-            "where dtypes are compared, ask for dtypes=['float32']"
-        )
 
 
 def _quick_copies(model: nn.Module) -> dict[int, object]:
