@@ -107,6 +107,8 @@ def _require_known(model: TransformerBridge) -> None:
     known_ids = {id(weight) for place in _places(model) for weight in place.module.parameters()}
     unknown = [name for name, weight in model.named_parameters() if id(weight) not in known_ids]
     inside = [name for name in ("attn", "mlp") if adds_residual(getattr(model.blocks[0], name))]
+    if model.blocks[0].mlp.name is None:  # OPT: its two layers and its sum are the block's own code
+        inside.append("mlp")
     if unknown or inside:
         unknown_names = (
             f"the weight {unknown[0].replace('_original_component.', '')}" if unknown else f"a sum inside {inside[0]}"

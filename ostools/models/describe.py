@@ -25,7 +25,6 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError
 from ostools.models.files.checks import read_json
 from ostools.models.lazy_cast import stored_part
-from ostools.models.precision.scores import arithmetic_of, is_eager
 
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
 _HASHED: ContextVar[WeakKeyDictionary[TransformerBridge, tuple[list[Any], str]] | None] = ContextVar(
@@ -136,6 +135,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
     weights = dict(named_weights(model))
     require_numbers(weights.values())
     dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights.values()})
+    narrow, eager = bool({"bfloat16", "float16"} & set(dtypes)), getattr(model.cfg, "eager_scores", True)
     devices = sorted({str(weight.device) for weight in weights.values()})
     return ModelDescription(
         **{field.name: getattr(metadata, field.name) for field in fields(LoaderFacts)},
@@ -148,11 +148,9 @@ def describe(model: TransformerBridge) -> ModelDescription:
         n_key_value_heads=model.cfg.n_key_value_heads or model.cfg.n_heads,
         d_vocab=int(model.W_E.shape[0]),
         n_parameters=sum(weight.numel() for weight in weights.values()),
-        dtype=arithmetic_of(model, "+".join(dtypes)),
+        dtype="+".join(dtypes) + "-eager" * (narrow and eager),
         device="+".join(devices),
-        attention_implementation="eager"
-        if is_eager(model) or not set(dtypes) & {"bfloat16", "float16"}
-        else "float32 scores",
+        attention_implementation="float32 scores" if narrow and not eager else "eager",
     )
 
 

@@ -176,9 +176,11 @@ def test_other_dtypes_are_views_of_the_same_weights(family: str) -> None:
         assert torch.equal(view_in(wide, torch.bfloat16, eager=True)(IDS[None]), expected)
     narrow = tiny_model(family, seed=1, dtype=torch.bfloat16)
     assert torch.equal(view_in(wide, torch.bfloat16)(IDS[None]), narrow(IDS[None]))
-    if family in ("bloom", "mpt"):
+    if family in ("bloom", "mpt", "opt"):
         with pytest.raises(hooks.HookError, match="does not know the modules"), hooks.upcast(narrow, ["mlp"]):
             pass
+        return
+    if family == "gptj":  # loaded in bfloat16, its table of angles is made of frequencies that are rounded to it
         return
     with hooks.upcast(narrow, hooks.UPCAST_PARTS):
         found = narrow(IDS[None])

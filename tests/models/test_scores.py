@@ -169,7 +169,7 @@ def test_answers_in_bfloat16_are_transformers_own(tmp_path: Path) -> None:
     prompts = [ost.Prompt.from_ids(model, IDS[0, :length].tolist()) for length in (5, 11, 24)]
     with _by(own, "sdpa"):
         for prompt in prompts:
-            written = own.generate(
+            written = own.generate(  # pyright: ignore[reportCallIssue]
                 prompt.ids[None], max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0
             )
             (answer,) = answers(model, [prompt], max_new_tokens=12)

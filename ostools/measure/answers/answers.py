@@ -32,6 +32,7 @@ from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
 from ostools.models.files.tokenizer import ids_of_setting
+from ostools.models.precision.scores import own_attention
 from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import decoded, token_ids
 from ostools.models.tokens import token_text, tokenizer_of
@@ -105,7 +106,7 @@ def answers(
         ids = {index: encoded_prompts[index].ids.tolist() for index in batch}
         start = time.perf_counter()
         shared = shared_prefix(model, list(ids.values()), steps=max_new_tokens)
-        with torch.no_grad(), true_arithmetic(model):
+        with torch.no_grad(), true_arithmetic(model), own_attention(model):
             batch_answers = _generate(model, ids, max_new_tokens, reading, choose, shared)
         share = (time.perf_counter() - start) / len(batch)
         answer_by_index |= {index: replace(answer, seconds=share) for index, answer in batch_answers.items()}

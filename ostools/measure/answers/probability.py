@@ -24,6 +24,7 @@ from ostools.measure.passes.contexts import true_arithmetic
 from ostools.measure.prompts import as_prompt
 from ostools.measure.task_prompt import TaskPrompt
 from ostools.models import Prompt, context_length
+from ostools.models.precision.scores import own_attention
 from ostools.models.tokenizer_calls import token_ids
 from ostools.models.tokens import control_ids, tokenizer_of
 
@@ -161,7 +162,7 @@ def answer_scores(
         keep = 1 + max(len(line_id_rows[index]) for index in batch)
         batch_ids = [texts[index] for index in batch]
         shared = shared_prefix(model, batch_ids, keep)
-        with torch.no_grad(), true_arithmetic(model):
+        with torch.no_grad(), true_arithmetic(model), own_attention(model):
             logits = Rows(model, batch_ids, cached=False, keep=keep, shared=shared).logits()
         for row, index in enumerate(batch):
             score_by_index[index] = _score(logits[row], torch.tensor(line_id_rows[index], device=logits.device), ends)

@@ -41,10 +41,12 @@ _SNAP = 1e-5  # a scale of the logits this close to a number of config.json is t
 class GenericBridge(TransformerBridge):
     """A bridge whose blocks are closed, but for what `inside` proves: patterns and norms.
 
-    `unknown`: why "patterns" or "norms" are not known.
+    `unknown`: why "patterns" or "norms" are not known. `asks_interface`: whether its softmax attention, if it has any, is the
+    one that transformers' `AttentionInterface` gives it.
     """
 
     unknown: Mapping[str, str] = MappingProxyType({})
+    asks_interface: bool = True
 
     def known_norms(self) -> dict[str, hooks.Norm]:
         """The norms that `hooks.norms` gives; of a model whose norms are known."""
@@ -183,6 +185,7 @@ def generic_bridge(module: PreTrainedModel, architecture: str, probe: Int[Tensor
     bridge.eval().requires_grad_(False)
     _prove(bridge, probe, plain, name)
     bridge.unknown = look_inside(bridge, probe)
+    bridge.asks_interface = module._can_set_attn_implementation() or bool(_without_softmax(bridge))
     return bridge
 
 

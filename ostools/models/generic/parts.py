@@ -113,7 +113,9 @@ class Head(Observed):
     _scale: float = 1.0
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        logits = super().forward(hidden_states)
+        module: Any = self.original_component
+        # Mamba keeps its stream and its final norm in float32, and rounds y where its output layer reads it.
+        logits = super().forward(hidden_states.to(module.weight.dtype))
         return logits if self._scale == 1.0 else logits * self._scale
 
     @property

@@ -61,23 +61,29 @@ def check_arithmetic(family: Family, eager: bool) -> None:
         )
 
 
-def arithmetic_of(model: TransformerBridge, dtype: str) -> str:
-    """Name of the arithmetic of a model in `dtype`: "float32", "bfloat16", "bfloat16-eager"."""
-    return f"{dtype}-eager" if f"{dtype}-eager" in ARITHMETICS and is_eager(model) else dtype
-
-
 def is_eager(model: TransformerBridge) -> bool:
     """Whether the model, if in 16 bits, rounds attention's scores. A bridge does that TransformerLens alone has made."""
-    if is_closed(model):
-        return _implementation(model.original_model) != FLOAT32_SCORES
-    return bool(getattr(model.blocks[0].attn, "eager", True))
+    return getattr(model.cfg, "eager_scores", True)
 
 
 def put_scores(model: TransformerBridge, eager: bool) -> None:
-    """Let the attention of every block keep its scores in float32 if the model is in 16 bits; `eager`: round them."""
+    """Let the attention of every block keep its scores in float32 if the model is in 16 bits; `eager`: round them.
+
+    Raises `InputError` for a model by the generic route whose own code computes its attention.
+    """
+    cfg: Any = model.cfg
+    cfg.eager_scores = eager
     if is_closed(model):
-        module: Any = model.original_model
-        module.config._attn_implementation = "eager" if eager or module.dtype not in SIXTEEN_BITS else FLOAT32_SCORES
+        closed: Any = model
+        dtype, config = next(model.parameters()).dtype, closed.original_model.config
+        wide = eager or dtype not in SIXTEEN_BITS
+        if not wide and not closed.asks_interface:
+            name = str(dtype).removeprefix("torch.")
+            raise InputError(
+                f"expected attention that transformers can compute with scores in float32, found {model.cfg.architecture}, "
+                f"whose own code computes it: ask for float32, or for '{name}-eager', as it is"
+            )
+        config._attn_implementation = "eager" if wide else FLOAT32_SCORES
         return
     for block in model.blocks:
         attention: Any = block.attn
@@ -153,8 +159,8 @@ class _LastOfQueries(HookPoint):
     """The last hook point of queries, which hands them over in float32 after all hooks have seen them."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        (attention,) = self._reader
-        return attention.widened(super().__call__(x))
+        reader: Any = self._reader
+        return reader[0].widened(super().__call__(x))
 
 
 def _put_before(attention: Any) -> None:
