@@ -84,7 +84,9 @@ except ModuleNotFoundError as error:
 
 def _level_after(code: str) -> str:
     """transformers' log level, which is INFO before, after this code in a process of its own."""
-    code = f"from transformers.utils import logging\nlogging.set_verbosity_info()\n{code}\nprint(logging.get_verbosity())"
+    code = (
+        f"from transformers.utils import logging\nlogging.set_verbosity_info()\n{code}\nprint(logging.get_verbosity())"
+    )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.splitlines()[-1]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,12 @@ import pytest
 import torch
 from torch import nn
 from transformer_lens.model_bridge.sources import build_bridge_from_module
-from transformers import AttentionInterface, AttentionMaskInterface, FalconMambaForCausalLM
-from transformers.integrations.moe import ExpertsInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers import FalconMambaForCausalLM
 
 import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
-from ostools.models.files.functions import require_own_functions
 from tests.checkpoints import ARCHITECTURE, EVERY_TEXT_FAMILY, Family, make_model, make_tokenizer
 from tests.families import OTHERS
 from tests.generic_models import GENERIC, generic_model
@@ -353,82 +349,6 @@ def test_a_model_of_nnsight() -> None:
     pytest.importorskip("nnsight", reason="is in the test extra")
     ran = subprocess.run([sys.executable, "-c", NNSIGHT], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-
-
-def _sharp(*args: Any, **options: Any) -> Any:
-    """Attention with scores three times as large."""
-    return sdpa_attention_forward(*args, **options | {"scaling": 3 * options["scaling"]})
-
-
-@wraps(sdpa_attention_forward)
-def _disguised(*args: Any, **options: Any) -> Any:
-    return _sharp(*args, **options)
-
-
-def _open_mask(*args: Any, **options: Any) -> None:
-    return None
-
-
-FOREIGN: dict[str, tuple[Any, str, Any, str]] = {
-    "another name": (
-        AttentionInterface,
-        "sharp",
-        _sharp,
-        r"expected attention that .* found 'sharp', which is .*\._sharp",
-    ),
-    "sdpa": (AttentionInterface, "sdpa", _sharp, "expected attention that .* found 'sdpa', which is"),
-    "disguised": (AttentionInterface, "sdpa", _disguised, "expected attention that .* found 'sdpa', which is"),
-    "partial": (AttentionInterface, "sdpa", partial(_sharp), "expected attention that .* found 'sdpa', which is"),
-    "eager": (AttentionInterface, "eager", _sharp, "expected attention that .* found 'eager', which is"),
-    "mask": (AttentionMaskInterface, "sdpa", _open_mask, "expected attention mask that .* found 'sdpa', which is"),
-    "mask of eager": (
-        AttentionMaskInterface,
-        "eager",
-        _open_mask,
-        "expected attention mask that .* found 'eager', which is",
-    ),
-    "experts": (ExpertsInterface, "mine", _sharp, "expected experts that .* found 'mine', which is"),
-}
-
-
-@pytest.mark.parametrize("kind", FOREIGN)
-def test_functions_that_are_not_transformers_own_are_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The adopted model would compute with transformers' own in their place, and both would be said to agree."""
-    registry, name, function, match = FOREIGN[kind]
-    monkeypatch.setitem(registry._global_mapping, name, function)
-    model = make_model("mixtral" if kind == "experts" else "llama")
-    setting = "_experts_implementation" if kind == "experts" else "_attn_implementation"
-    setattr(model.config, f"{setting}_internal", name)
-    with pytest.raises(InputError, match=match) as caught:
-        ost.adopt(model)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_function_that_one_layer_computes_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(AttentionInterface._global_mapping, "sharp", _sharp)
-    model: Any = make_model("llama")
-    attention = model.model.layers[1].self_attn
-    attention.config = copy.deepcopy(model.config)
-    attention.config._attn_implementation = "sharp"
-    with pytest.raises(InputError, match="found 'sharp'"):
-        ost.adopt(model)
-
-
-@pytest.mark.parametrize("name", ["eager", "sdpa", "flex_attention", "paged|eager", "flash_attention_2"])
-def test_transformers_own_functions_are_its_own(name: str) -> None:
-    model = make_model("llama")
-    expected = ost.adopt(model)(torch.tensor([IDS]))
-    model.config._attn_implementation_internal = name
-    assert torch.equal(ost.adopt(model)(torch.tensor([IDS])), expected)
-    assert model.config._attn_implementation == name
-
-
-def test_every_function_that_transformers_registers_is_its_own() -> None:
-    model = make_model("llama")
-    for registry in (AttentionInterface, AttentionMaskInterface, ExpertsInterface):
-        for name in registry._global_mapping:
-            model.config._attn_implementation_internal = model.config._experts_implementation_internal = name
-            require_own_functions(model, "it")
 
 
 def test_saved_buffers_are_adopted_and_followed(tmp_path: Path) -> None:

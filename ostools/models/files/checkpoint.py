@@ -99,9 +99,9 @@ def load_whole(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device)
         check_stored(checkpoint.config, checkpoint.family, checkpoint.shards, checkpoint.directory)
         tensors = {name: tensor for shard in checkpoint.shards for name, tensor in shard.read(dtype)}
         module = checkpoint.built(tensors, dtype)
-        for weight in module.parameters():
-            if weight.dtype is not dtype:  # transformers keeps it in float32, and it still lies in the file's own pages
-                weight.data = weight.data.clone()
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.dtype is not dtype:  # transformers keeps it in float32, and it still lies in the file's own pages
+                tensor.data = tensor.data.clone()
     module = checkpoint.finished(module)
     module.to(device)  # pyright: ignore[reportArgumentType]
     return module
