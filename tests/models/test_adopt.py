@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -428,10 +429,16 @@ def test_every_family_as_it_is_built_resized_reloaded_and_compiled(name: str, tm
         ("compiled", made, partial(torch.compile, backend="eager"), "float32"),
     ):
         model = make().eval()
+        if dtype == "bfloat16" and model.config._attn_implementation == "eager" and not name.endswith(("gptj", "neo")):
+            dtype = (
+                "bfloat16-eager"  # as transformers loads what has no sdpa; GPT-J's and GPT-Neo's own has float32 scores
+            )
         try:
             loaded = _saved(model, tmp_path / case, dtype=dtype)
         except InputError as error:
-            with pytest.raises(InputError, match=str(error).partition(",")[0].replace(str(tmp_path / case), ".*")):
+            with pytest.raises(
+                InputError, match=re.escape(str(error).partition(",")[0]).replace(str(tmp_path / case), ".*")
+            ):
                 ost.adopt(model)
             continue
         adopted = ost.adopt(model if wrap is None else wrap(model))

@@ -198,7 +198,7 @@ def test_a_name_that_no_hub_has_gets_the_nearest_without_asking(hub: pytest.Monk
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_loaded_model_does_not_change_when_its_file_does(dtype: str, tmp_path: Path) -> None:
     """Nor does what transformers keeps in float32 in bfloat16."""
-    generic_model("dots1").save_pretrained(tmp_path)
+    generic_model("olmo_hybrid").save_pretrained(tmp_path)
     model = load_model(tmp_path, dtype=dtype)
     logits = model(IDS)
     file = tmp_path / "model.safetensors"

@@ -26,7 +26,7 @@ from hooks import SIXTEEN_BITS
 from ostools.ground.errors import InputError, in_words
 from ostools.models.adopted.parts import one_place, parts, refuse_hooks, same_parts, saved_tensors, weights
 from ostools.models.describe import Metadata, _metadata, digest, refuse_processed, remember, require_numbers
-from ostools.models.families import Family
+from ostools.models.families import ALWAYS_FLOAT32_SCORES, Family
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import one_line
 from ostools.models.files.config import family_of_settings, quiet, without_saved, without_unread
@@ -79,10 +79,7 @@ def adopt(
         require_numbers(weight_by_name.values())
         device = one_place(weight_by_name)
         dtype = user_model.get_input_embeddings().weight.dtype
-        lens = isinstance(model, TransformerBridge)
-        eager = dtype in SIXTEEN_BITS and (
-            is_eager(model) if lens else user_model.config._attn_implementation == "eager"
-        )
+        eager = dtype in SIXTEEN_BITS and family.not_eager != ALWAYS_FLOAT32_SCORES and _rounds_scores(model)
         check_arithmetic(family, eager)
         rebuilt_model = _built(family, config, weight_by_name, dtype, device, name)
         rebuilt_model.generation_config = copy.deepcopy(user_model.generation_config)
@@ -154,6 +151,11 @@ def _config(user_model: PreTrainedModel, family: Family) -> PreTrainedConfig:
     config.architectures = [family.architecture]
     without_unread(config, family)
     return config
+
+
+def _rounds_scores(model: PreTrainedModel | TransformerBridge) -> bool:
+    """Whether a model in 16 bits rounds attention's scores to them."""
+    return is_eager(model) if isinstance(model, TransformerBridge) else model.config._attn_implementation == "eager"
 
 
 def _built(
