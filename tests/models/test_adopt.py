@@ -193,6 +193,10 @@ def _mlp(model: Any) -> Any:
     return model.model.layers[0].mlp
 
 
+def _in_eight_bits(weight: torch.Tensor) -> nn.Parameter:
+    return nn.Parameter(torch.zeros_like(weight, dtype=torch.uint8), requires_grad=False)
+
+
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "hook": (
         lambda model: model.model.layers[0].register_forward_hook(lambda *_: None),
@@ -217,6 +221,11 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda model: _mlp(model).half(),
         r"expected model\.layers\.0\.mlp\.gate_proj\.weight in float32, in which transformers computes with it",
     ),
+    "quantised": (
+        lambda model: setattr(_mlp(model).up_proj, "weight", _in_eight_bits(_mlp(model).up_proj.weight)),
+        r"plain floating-point tensors, found Parameter of torch\.uint8 in model\.layers\.0\.mlp\.up_proj\.weight: dequantise",
+    ),
+    "meta": (lambda model: model.to("meta"), r"expected a model with weights, found one on torch's meta device"),
     "more": (
         lambda model: setattr(model.model, "extra", nn.Linear(2, 2)),
         r"expected only weights of its configuration, found model\.extra\.weight",

@@ -11,7 +11,6 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,6 @@ _PLAIN = frozenset({"F64", "F32", "F16", "BF16"})
 MOST_TENSORS = 100_000
 """Tensors of one checkpoint; a mixture with 94 layers of 128 experts has 37,000."""
 _LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
-_BUFFER = 1 << 20  # bytes compared at a time
 _CHUNK = 1 << 24  # elements looked at in one go: a check must not need a second copy of an embedding
 _MOST_TABLES = 1 << 28
 """Numbers of the tables that a library makes of a configuration, where the weights have fewer."""
@@ -216,18 +214,12 @@ def _require_tied(tied: Mapping[str, str], family: Family, shards: Sequence[Shar
 
 
 def _are_equal(*places: tuple[Shard, str]) -> bool:
-    first, second = (shard.tensors[name] for shard, name in places)
-    if (first.dtype, first.shape) != (second.dtype, second.shape):
-        return False
-    with ExitStack() as stack:
-        files = [stack.enter_context(open_regular(shard.file)) for shard, _ in places]
-        for file, stored in zip(files, (first, second), strict=True):
-            file.seek(stored.start)
-        for start in range(first.start, first.end, _BUFFER):
-            first_bytes, second_bytes = (file.read(min(_BUFFER, first.end - start)) for file in files)
-            if first_bytes != second_bytes:
-                return False
-    return True
+    tensors = []
+    for shard, name in places:
+        with safe_open(shard.file, "pt") as file:  # pages of the file: no copy of a table
+            tensors.append(file.get_tensor(name))
+    first, second = tensors
+    return first.dtype is second.dtype and torch.equal(first, second)
 
 
 def check_loaded(info: dict[str, Any], family: Family, directory: Path) -> None:
