@@ -28,7 +28,8 @@ from filelock import FileLock
 from ostools.ground.errors import InputError, in_words
 from ostools.models.files.checks import read_json
 from ostools.models.files.config import quiet
-from ostools.models.files.gguf import read_header, read_model
+from ostools.models.files.gguf import read_model
+from ostools.models.files.gguf_format.header import read_header
 from ostools.models.files.tokenizer import read_tokenizer
 
 _NOTE = "gguf.json"
