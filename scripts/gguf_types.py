@@ -1,12 +1,13 @@
-"""docs/gguf.md, the table of GGUF types: `python -m scripts.gguf_types` loads a tiny file of each and holds it against its model.
+"""The table of GGUF types in docs/gguf.md: `python -m scripts.gguf_types` holds a tiny file of each against its model.
 
 Each row is a random model of transformers, written as llama.cpp's converter writes it (`scripts.gguf_writing`) and loaded
-through `load_model`. *tokens*: the ids of `TEXTS` equal those of the published tokenizer; *logits*: equal those of the model that
-was written, to the bit or within a share of the largest.
+through `load_model`. *tokens*: the ids of `TEXTS` equal those of the published tokenizer; *logits*: equal those of the model
+that was written, to the bit or within a share of the largest.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -62,17 +63,16 @@ def llama_3_factors(head: int = 8, theta: float = 500000.0, factor: float = 8.0)
 
 
 _LLAMA_3 = {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
-_LLAMA_31 = {
-    "rope_parameters": {
-        **{"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
-        "original_max_position_embeddings": 8192,
-    }
-}
+_SCALED = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_LLAMA_31 = {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0, **_SCALED}}
+_TIED = ("gemma", "gemma2", "gemma3_text", "cohere", "falcon", "bloom", "starcoder2")
 _HEADS = {"head_dim": 256, "query_pre_attn_scalar": 256, "num_attention_heads": 2, "num_key_value_heads": 1}
 _GEMMA_3 = {"num_hidden_layers": 6, "sliding_window": 5, "final_logit_softcapping": None}
 _PHI_3 = {"original_max_position_embeddings": 256}
 _WITHOUT_BOS = {"add_bos_token": False}
 _SPM = {"prefix": False, "said": {"add_bos_token": True}}
+_PIECES_OF_PHI = {"prefix": True, "strip_right": True}
+_FALCON = {"multi_query": True, "layer_norm_epsilon": 1e-3}
 
 
 def _pieces(**options: Any) -> Callable[[], Vocabulary]:
@@ -132,15 +132,18 @@ TYPES: tuple[GgufType, ...] = (
         },
         said={"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0},
     ),
-    GgufType("Phi-3, with its window", "phi3", "phi3", _pieces(prefix=True, strip_right=True), _PHI_3 | {"sliding_window": 5}),
-    GgufType("Phi-3, window 0", "phi3", "phi3", _pieces(prefix=True, strip_right=True), _PHI_3),
+    GgufType("Phi-3, with its window", "phi3", "phi3", _pieces(**_PIECES_OF_PHI), _PHI_3 | {"sliding_window": 5}),
+    GgufType("Phi-3, window 0", "phi3", "phi3", _pieces(**_PIECES_OF_PHI), _PHI_3),
     GgufType(
-        "Phi-3 mini 4k of before July 2024 (no window: 2,047)", "phi3", "phi3", _pieces(prefix=True, strip_right=True),
+        "Phi-3 mini 4k of before July 2024 (no window: 2,047)", "phi3", "phi3", _pieces(**_PIECES_OF_PHI),
         {"num_hidden_layers": 32, "max_position_embeddings": 4096, "sliding_window": 2047},
         unsaid=["attention.sliding_window"], length=2100,
     ),
-    GgufType("another Phi-3 without a window", "phi3", "phi3", _pieces(prefix=True, strip_right=True), _PHI_3, unsaid=["attention.sliding_window"]),
-    GgufType("Falcon 7B", "falcon", "falcon", _cut("falcon", **_WITHOUT_BOS), {"multi_query": True, "layer_norm_epsilon": 1e-3}),
+    GgufType(
+        "another Phi-3 without a window", "phi3", "phi3", _pieces(**_PIECES_OF_PHI), _PHI_3,
+        unsaid=["attention.sliding_window"],
+    ),
+    GgufType("Falcon 7B", "falcon", "falcon", _cut("falcon", **_WITHOUT_BOS), _FALCON),
     GgufType("BLOOM", "bloom", "bloom", _cut("bloom"), {"layer_norm_epsilon": 1e-3}),
     GgufType("GPT-2", "gpt2", "gpt2", _cut("gpt-2"), {"n_positions": 256, "n_inner": 48, "tie_word_embeddings": True}),
     GgufType("StarCoder 2", "starcoder2", "starcoder2", _cut("starcoder"), {"norm_epsilon": 1e-3}),
@@ -157,7 +160,7 @@ def model_of(kind: GgufType, vocabulary: Vocabulary) -> PreTrainedModel:
         **{"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
         **{"intermediate_size": 48, "max_position_embeddings": 256, "vocab_size": vocabulary.size},
         **{"unk_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3},
-        **{"tie_word_embeddings": kind.model_type in ("gemma", "gemma2", "gemma3_text", "cohere", "falcon", "bloom", "starcoder2")},
+        **{"tie_word_embeddings": kind.model_type in _TIED},
     }
     torch.manual_seed(0)
     config = AutoConfig.for_model(kind.model_type, **(sizes | kind.config))
@@ -208,8 +211,10 @@ def _cache(folder: Path) -> Iterator[None]:
 
 def row_of(kind: GgufType, verdict: Verdict) -> str:
     """A line of the table."""
-    logits = "equal" if verdict.difference == 0 else f"within {verdict.difference:.0e}"
-    cells = ["no", "", "", verdict.refused] if verdict.refused else ["yes", "equal" if verdict.tokens else "DIFFER", logits, ""]
+    logits = "equal" if verdict.difference == 0 else f"within {10 ** math.ceil(math.log10(verdict.difference)):.0e}"
+    cells = ["yes", "equal" if verdict.tokens else "DIFFER", logits, ""]
+    if verdict.refused:
+        cells = ["no", "", "", verdict.refused]
     return f"| {' | '.join([kind.title, f'`{kind.architecture}`', *cells])} |"
 
 

@@ -7,7 +7,6 @@ model's own tokenizer class of transformers, its tokenizer.json written out, or 
 from __future__ import annotations
 
 import io
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 
 import gguf
 import sentencepiece
-import torch
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from transformers import CohereTokenizer, GPT2Tokenizer, PreTrainedModel, Qwen2Tokenizer
@@ -27,14 +25,15 @@ _OWN = ("<think>",)  # of the makers: a token like others, but found whole
 _PAIRS = (
     *("  ", " t", "th", "he", "the", " the", "in", "er", " a", "an", "ll", "'t", "'s", "n'", "12", "123", "23", "11", "1111"),
     *("    ", "\n\n", "!!", "..", " 1", "é", "\u0301", "好", "世界", "\t\t", "ab", "abc", " (", "):", "A", "AB", "ñ", " 好"),
-)
+)  # fmt: skip
 """Texts that are a token each, made of two tokens that stand before them or of bytes."""
 _WHOLE = ("hello", " hello")  # tokens that no merge makes: found by `ignore_merges` alone
 TEXTS = (
     *("the tin 12 cat", "  two  blanks ", "1234567 11111 3.14", "don't it's AB'T", "hello hello", "a\n\n b\t\tc  ", "x!!..??"),
-    *("café cafe\u0301 n\u0303ñ", "你好，世界", "日本語 テスト 한국어", "🙂👍🏽", "<|im_start|>user\nhi<|im_end|>", "a <s> b</s>c", "<think> so"),
+    *("café cafe\u0301 n\u0303ñ", "你好，世界", "日本語 テスト 한국어", "🙂👍🏽"),
+    *("<|im_start|>user\nhi<|im_end|>", "a <s> b</s>c", "<think> so"),
     *("def f(x):\n    return x", "½ ² Ⅻ ٣", "tab\tand nbsp", "", " ", "ÀÉ SCREAM camelCase", "a  <|im_end|>  b"),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,9 @@ _TEKKEN = (  # tokenizer.json of mistralai/Mistral-Nemo-Base-2407
 )
 
 
-def _published(pre: str, tokens: Sequence[str], merges: list[tuple[str, str]], said: dict[str, Any]) -> Callable[[str], list[int]]:
+def _published(
+    pre: str, tokens: Sequence[str], merges: list[tuple[str, str]], said: dict[str, Any]
+) -> Callable[[str], list[int]]:
     """Cuts a text as the models with that `pre` do, by what transformers or their tokenizer.json says."""
     vocabulary = {token: index for index, token in enumerate(tokens)}
     options: Any = {"vocab": vocabulary, "merges": merges}

@@ -109,8 +109,8 @@ def _route_of_gguf(file: Path) -> list[str]:
         _, family, tokenizer = describe_gguf(header, file.name)
     bos = tokenizer.bos_token if tokenizer.add_bos_token else "nothing"
     return [
-        f"{file.name}: {header.architecture}, {header.quantisation}, {sum(header.sizes):,} weights; its tokenizer puts {bos} in "
-        "front of a text.",
+        f"{file.name}: {header.architecture}, {header.quantisation}, {sum(header.sizes):,} weights; its tokenizer puts {bos} "
+        "in front of a text.",
         *_in_words(family),
     ]
 
@@ -121,8 +121,11 @@ def _route_of_config(name: str) -> list[str]:
     from ostools.ground.errors import in_words
     from ostools.models.files.checks import read_json
     from ostools.models.files.config import family_of_settings, refuse_quantised
+    from ostools.models.files.sources import looks_like_a_path
 
     directory = Path(name)
+    if looks_like_a_path(name) and not directory.exists():
+        raise InputError(f"check: expected a directory, a GGUF file or a hub id, found nothing at {name!r}")
     try:
         file = directory / "config.json" if directory.is_dir() else Path(hf_hub_download(name, "config.json"))
     except Exception as error:

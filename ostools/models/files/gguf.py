@@ -1,4 +1,4 @@
-"""A GGUF file as a Hugging Face model: its header decides what the model and the tokenizer are, and transformers reads the weights.
+"""A GGUF file as a Hugging Face model: its header decides what model and tokenizer are, and transformers reads the weights.
 
 The reader drops tensors that it does not know, without a word. A file with one is refused.
 """

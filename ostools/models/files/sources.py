@@ -91,7 +91,7 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Sourc
             source = _of_gguf(text, converted(file), file.name)
         elif os.path.isdir(path):
             source = Source(text, path)
-        elif isinstance(name, os.PathLike) or os.path.exists(path) or _looks_like_a_path(text):
+        elif isinstance(name, os.PathLike) or os.path.exists(path) or looks_like_a_path(text):
             description = "a file" if os.path.exists(path) else "nothing"
             raise InputError(
                 f"expected a directory with a Hugging Face model, or a GGUF file, at {text!r}, found {description} there: "
@@ -110,7 +110,8 @@ def _of_gguf(name: str, model: Converted, title: str) -> Source:
     return Source(name, model.directory, title=f"{title}, {model.quantisation}", quantisation=model.words)
 
 
-def _looks_like_a_path(text: str) -> bool:
+def looks_like_a_path(text: str) -> bool:
+    """Whether a text can be no hub id, only a path."""
     ends = text.endswith((os.sep, _GGUF))
     return text.startswith((".", "~", os.sep)) or ends or "\\" in text or text.count("/") > 1
 

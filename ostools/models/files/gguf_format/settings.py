@@ -64,7 +64,7 @@ say; llama.cpp took these, those of the checkpoints' config.json (ggml-org/llama
 
 
 def config_of(header: GgufHeader, ids: Mapping[str, int | None], name: str) -> PreTrainedConfig:
-    """The configuration of a GGUF file; `ids`: of its special tokens, as a configuration calls them; `name`: the file in errors.
+    """The configuration of a GGUF file. `ids`: its special tokens, as a configuration calls them; `name`: the file in errors.
 
     Raises `InputError` for an architecture that is not read, for a setting that no configuration of its type has, and for a
     missing one that nothing stands in for.
@@ -220,9 +220,12 @@ def _require_pattern(config: PreTrainedConfig, pattern: Any, name: str) -> None:
     if pattern is None:
         return
     own = [layer == "sliding_attention" for layer in getattr(config, "layer_types", None) or ()]
-    said = [(layer + 1) % pattern != 0 for layer in range(len(own))] if isinstance(pattern, int) else list(map(bool, pattern))
+    if isinstance(pattern, int):  # every so many layers one has none
+        said = [(layer + 1) % pattern != 0 for layer in range(len(own))]
+    else:
+        said = [bool(windowed) for windowed in pattern]
     if said != own:
         raise InputError(
-            f"expected windows in the layers where {config.model_type} has them, found {short_repr(pattern)} in {name}: use the "
-            "checkpoint that the file was made of"
+            f"expected windows in the layers where {config.model_type} has them, found {short_repr(pattern)} in {name}: use "
+            "the checkpoint that the file was made of"
         )

@@ -48,15 +48,14 @@ def read_gguf_tokenizer(header: GgufHeader, name: str) -> PreTrainedTokenizerFas
     _require_one_id_each(tokens, name)
     if kind == "gpt2":
         splitting = _splitting(settings, name)
-        backend = _of_bytes(tokens, settings, splitting, name)
+        backend, add_bos = _of_bytes(tokens, settings, splitting, name), splitting.add_bos
     else:
-        splitting = None
-        backend = _of_pieces(tokens, settings, header.architecture, name)
+        settings = {setting: _IDS_OF_LLAMA[key] for key, setting in _IDS.items() if key in _IDS_OF_LLAMA} | settings
+        backend, add_bos = _of_pieces(tokens, settings, header.architecture, name), True
     _add_tokens(backend, tokens, settings, strip_right=kind == "llama" and header.architecture == "phi3")
-    ids = {key: settings.get(setting, _IDS_OF_LLAMA.get(key) if kind == "llama" else None) for key, setting in _IDS.items()}
-    named = {f"{key}_token": _token(tokens, key, index, name) for key, index in ids.items() if index is not None}
+    named = {f"{key}_token": _token(tokens, settings, key, name) for key in _IDS if _IDS[key] in settings}
     flags = {
-        "add_bos_token": bool(settings.get("add_bos_token", kind == "llama" or (splitting is not None and splitting.add_bos))),
+        "add_bos_token": bool(settings.get("add_bos_token", add_bos)),
         "add_eos_token": bool(settings.get("add_eos_token", False)),
     }
     for flag, added in flags.items():
@@ -82,7 +81,9 @@ def _require_one_id_each(tokens: Sequence[str], name: str) -> None:
         )
 
 
-def _token(tokens: Sequence[str], key: str, index: int, name: str) -> str:
+def _token(tokens: list[str], settings: Mapping[str, Any], key: str, name: str) -> str:
+    """The token that is the file's "bos", "eos", "unk" or "pad"."""
+    index = settings[_IDS[key]]
     if not 0 <= index < len(tokens):
         raise InputError(
             f"expected tokenizer.ggml.{_IDS[key]} in {name} to be one of {len(tokens)} tokens, found {index}: correct it with "
@@ -122,10 +123,9 @@ def _of_bytes(tokens: Sequence[str], settings: Mapping[str, Any], splitting: Spl
             f"expected merges of tokens in {name}, found {short_repr(' '.join(lost))}, which is of none: convert the "
             "checkpoint anew"
         )
-    affixes = {"continuing_subword_prefix": "", "end_of_word_suffix": ""}  # as transformers writes them when it reads a Qwen's
-    tokenizer = Tokenizer(
-        models.BPE(vocab=vocabulary, merges=merges, ignore_merges=splitting.ignore_merges, **affixes)
-    )
+    # transformers writes empty affixes when it reads a Qwen's tokenizer: they say the same as none.
+    affixes = {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=splitting.ignore_merges, **affixes))
     tokenizer.normalizer = normalizers.NFC() if splitting.nfc else None  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.pre_tokenizer = splitting.pre_tokenizer  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
@@ -141,7 +141,7 @@ def _pair(merge: str) -> tuple[str, str]:
 # ---- pieces with scores
 
 
-def _of_pieces(tokens: Sequence[str], settings: Mapping[str, Any], architecture: str, name: str) -> Tokenizer:
+def _of_pieces(tokens: list[str], settings: Mapping[str, Any], architecture: str, name: str) -> Tokenizer:
     """SentencePiece: two neighbours that make a piece are joined, the piece with the best score first."""
     if architecture in _GEMMAS:
         # Its blanks stand there as blanks, and its scores are not in the order of its merges: its places are (transformers).
@@ -154,7 +154,7 @@ def _of_pieces(tokens: Sequence[str], settings: Mapping[str, Any], architecture:
                 f"expected a score for each of {len(tokens)} tokens in {name}, found {len(scores)}: convert the checkpoint anew"
             )
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    unknown = tokens[settings.get(_IDS["unk"], _IDS_OF_LLAMA["unk"])]
+    unknown = _token(tokens, settings, "unk", name)
     tokenizer = Tokenizer(
         models.BPE(
             vocab=vocabulary, merges=_merges(vocabulary, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True
