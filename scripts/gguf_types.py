@@ -211,10 +211,15 @@ def _cache(folder: Path) -> Iterator[None]:
 
 def row_of(kind: GgufType, verdict: Verdict) -> str:
     """A line of the table."""
-    logits = "equal" if verdict.difference == 0 else f"within {10 ** math.ceil(math.log10(verdict.difference)):.0e}"
-    cells = ["yes", "equal" if verdict.tokens else "DIFFER", logits, ""]
-    if verdict.refused:
-        cells = ["no", "", "", verdict.refused]
+    cells = ["no", "", "", verdict.refused]
+    if not verdict.refused:
+        rounded = 10 ** math.ceil(math.log10(verdict.difference or 1))
+        cells = [
+            "yes",
+            "equal" if verdict.tokens else "DIFFER",
+            f"within {rounded:.0e}" if verdict.difference else "equal",
+            "",
+        ]
     return f"| {' | '.join([kind.title, f'`{kind.architecture}`', *cells])} |"
 
 

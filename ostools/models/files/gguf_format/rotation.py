@@ -44,7 +44,7 @@ def rope_of(
             f"expected whole heads of {head} to be rotated in {name}, found {header.architecture}.rope.dimension_count = "
             f"{rotated}: use the checkpoint that the file was made of"
         )
-    local = float(rope.pop("freq_base_swa", _THETA))
+    local = float(rope.pop("freq_base_swa", _THETA)) if kind == "gemma3_text" else _THETA
     if kind == "phi3" and "scaling.original_context_length" in rope:  # a setting of its own, scaled or not
         rest["original_context_length"] = rope.pop("scaling.original_context_length")
     parameters |= _scaling(rope, settings, header.architecture, name)

@@ -58,9 +58,10 @@ _HARMLESS = {"tensor_data_layout": None, "vocab_size": None, "attention.causal":
 """Settings that change nothing: with any value (None), or with this one. The vocabulary is as large as the embedding."""
 _WINDOWED = ("gemma2", "gemma3_text", "phi3", "starcoder2")
 _LAYERS_OF_27B = (46, 62)  # Gemma 2, Gemma 3
-_PHI_3_WINDOWS = {(32, 4096): 2047, (40, 4096): 2047, (32, 131072): 262144, (40, 131072): 131072}
-"""Windows of Phi-3 mini and medium, by layers and length of context. Files from before the setting existed (July 2024) do not
-say; llama.cpp took these, those of the checkpoints' config.json (ggml-org/llama.cpp, pull request 8931)."""
+_PHI_3_WINDOWS = {(32, 4096): 2047, (40, 4096): 2047}
+"""Windows of Phi-3 mini 4k and medium 4k, by layers and length of context. Files from before the setting existed (July 2024) do
+not say; llama.cpp took that of the checkpoints' config.json (ggml-org/llama.cpp, pull request 8931). Since May 2025 it computes
+without it (13676), whatever the file says: the checkpoint's own number is taken here."""
 
 
 def config_of(header: GgufHeader, ids: Mapping[str, int | None], name: str) -> PreTrainedConfig:
@@ -85,7 +86,7 @@ def config_of(header: GgufHeader, ids: Mapping[str, int | None], name: str) -> P
         if setting in _HARMLESS and _HARMLESS[setting] in (None, value):
             continue
         names = [own for own in _NAMES.get(setting, ()) if _is_settable(blank, own)]
-        if not names and not _is_implied(setting, value, rest):
+        if values.get(names[0], value) != value if names else not _is_implied(setting, value, rest):
             raise _unknown(header.architecture, setting, value, name)
         values |= {names[0]: value} if names else {}
     if values.get("sliding_window") == 0:
