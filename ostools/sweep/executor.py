@@ -159,7 +159,8 @@ class Bench:
 
     def _lacking(self, stage: str, cell: Cell, words: str) -> str:
         device = self.terms.device
-        needed = forecast(cell, locate(cell.model, None), device, self.terms.device_map).memory
+        source = locate(cell.model, None, dtype_named(to_load(cell)[1]))
+        needed = forecast(cell, source, device, self.terms.device_map).memory
         free = available_memory(torch.device(device))
         limit = free_memory() if device == "cpu" else f"{free / 2**30:.2f} GiB free on {device}"
         return f"out of memory {stage}: forecast {needed / 2**30:.2f} GiB, {limit} ({words})"
@@ -168,7 +169,7 @@ class Bench:
         name, dtype = loads = to_load(cell)
         if self._loaded is None or self._loaded[0] != loads:
             self._loaded = None  # the last model's memory is free before the next is loaded
-            if checkpoint_hash(locate(name, None)) != self.terms.checkpoints[name]:
+            if checkpoint_hash(locate(name, None, dtype_named(dtype))) != self.terms.checkpoints[name]:
                 raise InputError(
                     f"expected the checkpoint of {name!r} that the sweep was planned with, found another one here"
                 )

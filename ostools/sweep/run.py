@@ -14,10 +14,11 @@ from ostools.measure.swept import Rows
 from ostools.measure.unloaded import Forecast
 from ostools.models.files.sources import Source, locate
 from ostools.sweep.cell_file import file_of
-from ostools.sweep.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
+from ostools.sweep.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version, to_load
 from ostools.sweep.executor import Executor, Job, Terms, ThisProcess, forecast
 from ostools.sweep.store import Failure, Store
 from ostools.sweep.sweep_file import Sweep
+from ostools.theory.distances import dtype_named
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,13 @@ def plan(
 
 def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) -> Plan:
     store.require_ours()
-    located = {name: locate(name, None) for name in sweep.models}
+    cells = cells_of(sweep)
+    widest = dict(sorted(map(to_load, cells), key=lambda loads: dtype_named(loads[1]).itemsize))
+    located = {name: locate(name, None, dtype_named(dtype)) for name, dtype in widest.items()}
     hashes = {name: checkpoint_hash(source) for name, source in located.items()}
     terms = Terms(executor.device(sweep.device), hashes, code_version(), sweep.device_map)
     kind = terms.device.partition(":")[0]
-    keyed_cells = [KeyedCell(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells_of(sweep)]
+    keyed_cells = [KeyedCell(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells]
     failures = [] if retry_failed else store.failures()
     return plan_of(store, keyed_cells, terms, failures, located)
 

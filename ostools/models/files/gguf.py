@@ -12,7 +12,7 @@ import math
 import struct
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoTokenizer, GgufConfig, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 from transformers.integrations.gguf import reader
+from transformers.integrations.gguf.gguf_conversion_mapping import GGUF_ARCHS
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor, get_gguf_hf_weights_map
 
@@ -66,6 +67,8 @@ class GgufHeader:
     settings: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
     quantisation: str
+    kinds: Mapping[str, int]
+    """How many weights are stored in each type ("Q4_K", "F32")."""
 
     @property
     def sizes(self) -> list[int]:
@@ -123,7 +126,7 @@ def read_header(file: Path) -> GgufHeader:
         raise _broken(file, size, one_line(in_words(error))) from None
     if not shapes or len(shapes) < len(table):
         raise _broken(file, size, "no tensors" if not shapes else "a tensor twice")
-    return GgufHeader(str(settings["general.architecture"]), settings, shapes, _quantisation(settings, kinds))
+    return GgufHeader(str(settings["general.architecture"]), settings, shapes, _quantisation(settings, kinds), kinds)
 
 
 def _broken(file: Path, size: int, reason: str) -> InputError:
@@ -141,14 +144,18 @@ def _quantisation(settings: Mapping[str, Any], kinds: Counter[str]) -> str:
     return kinds.most_common(1)[0][0]
 
 
-def read_model(folder: Path, name: str, header: GgufHeader) -> tuple[PreTrainedModel, Any]:
-    """The model of the GGUF file `name` in `folder`, dequantised to float32, and its tokenizer, as transformers reads them.
+def read_model(folder: Path, name: str, header: GgufHeader, dtype: torch.dtype) -> tuple[PreTrainedModel, Any]:
+    """The model of the GGUF file `name` in `folder`, dequantised to `dtype`, and its tokenizer, as transformers reads them.
+
+    Weights are dequantised in float32, and rounded once.
 
     Raises `InputError` for an architecture that transformers or ostools does not read, for weights that are missing, left
-    over or not finite, and for settings that the reader drops. Memory: 2.5 times the float32 weights.
+    over or not finite, and for settings that the reader drops. Memory: `reading_bytes`.
     """
     config, family = _config(folder, name, header)
-    _require_memory(sum(header.sizes), name)
+    _require_memory(header, dtype, name)
+    # transformers' newer route (GGUF_ARCHS) multiplies scales and integers in the dtype that it is asked for: twice rounded.
+    read_dtype = torch.float32 if header.architecture in GGUF_ARCHS else dtype
     try:
         described = check_described(config, family, header.sizes, Path(name))
         _require_all_read(described, header, name)
@@ -159,7 +166,7 @@ def read_model(folder: Path, name: str, header: GgufHeader) -> tuple[PreTrainedM
                 gguf_file=name,
                 config=config,
                 quantization_config=GgufConfig(dequantize=True),
-                dtype=torch.float32,
+                dtype=read_dtype,
                 ignore_mismatched_sizes=True,  # reported in `info`, and refused there with both shapes
                 output_loading_info=True,
             )
@@ -170,6 +177,9 @@ def read_model(folder: Path, name: str, header: GgufHeader) -> tuple[PreTrainedM
             f"expected a GGUF that transformers can read, found {name}: {one_line(in_words(error))}"
         ) from None
     check_loaded(info, family, Path(name))
+    if read_dtype is not dtype:
+        for weight in module.parameters():
+            weight.data = weight.data.to(dtype)
     check_finite(module, Path(name))
     _cut_as_the_file_says(tokenizer, header, name)
     return module, tokenizer
@@ -277,8 +287,20 @@ def _cut_as_the_file_says(tokenizer: Any, header: GgufHeader, name: str) -> None
     )
 
 
-def _require_memory(weights: int, name: str) -> None:
-    needed, free = 10 * weights, free_memory()  # measured: 2.5 times the weights in float32
+def reading_bytes(sizes: Iterable[int], dtype: torch.dtype) -> int:
+    """Memory at the peak of reading tensors of these sizes, in this order: those read so far, and the work on one.
+
+    Measured with gguf 0.19 and numpy 2: a tensor takes up to 3.8 times its float32 numbers while it is dequantised; beside the
+    weights there are up to 0.5 GiB of vocabulary.
+    """
+    peak = read = 0
+    for size in sizes:
+        peak, read = max(peak, read + 16 * size), read + size * dtype.itemsize
+    return max(peak, read) + (1 << 29)
+
+
+def _require_memory(header: GgufHeader, dtype: torch.dtype, name: str) -> None:
+    needed, free = reading_bytes(header.sizes, dtype), free_memory()
     if needed > free.bytes:
         raise InsufficientMemoryError(
             f"forecast {needed / 2**30:.1f} GiB to dequantise {name} once, found {free}: free memory, or take a machine with "
