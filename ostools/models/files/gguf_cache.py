@@ -33,7 +33,8 @@ from transformers import PreTrainedModel
 from ostools.ground.errors import InputError, in_words
 from ostools.models.files.checks import read_json
 from ostools.models.files.config import quiet
-from ostools.models.files.gguf import GgufHeader, read_header, read_model
+from ostools.models.files.gguf import read_model
+from ostools.models.files.gguf_format.header import GgufHeader, read_header
 from ostools.models.files.tokenizer import read_tokenizer
 
 _NOTE, _LOCK, _SCRATCH = "gguf.json", "lock", ".converting-"

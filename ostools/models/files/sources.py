@@ -13,6 +13,7 @@ from huggingface_hub import errors as hub_errors
 from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, Converted, converted, packaged
+from ostools.models.files.gguf_format.header import gguf_file_at
 
 EMBEDDED_DIRECTORIES = {name: Path(__file__).parents[1] / name for name in EMBEDDED_MODELS}
 """Where each model that the package carries lies, by its name."""
@@ -91,11 +92,11 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None, dtype: t
             raise InputError(f"expected a model's name, a directory or nothing, found {description}")
         path = Path(os.path.expanduser(text))
         # os.path, not pathlib: a name that is no possible path (too long) is no path, and not an error.
-        if (file := _gguf_file(path)) is not None:
+        if (file := gguf_file_at(path)) is not None:
             source = _of_gguf(text, converted(file, dtype), file.name)
         elif os.path.isdir(path):
             source = Source(text, path, title=_folder_title(path))
-        elif isinstance(name, os.PathLike) or os.path.exists(path) or _looks_like_a_path(text):
+        elif isinstance(name, os.PathLike) or os.path.exists(path) or looks_like_a_path(text):
             description = "a file" if os.path.exists(path) else "nothing"
             raise InputError(
                 f"expected a directory with a Hugging Face model, or a GGUF file, at {text!r}, found {description} there: "
@@ -123,20 +124,8 @@ def _folder_title(folder: Path) -> str:
     return last
 
 
-def _gguf_file(path: Path) -> Path | None:
-    """The GGUF file at that path, or in a directory there that holds no other weights; None where there is none."""
-    if os.path.isfile(path):
-        return path if path.suffix.lower() == _GGUF else None
-    if not os.path.isdir(path) or any(path.glob("*.safetensors")):
-        return None
-    files = sorted(file for file in path.iterdir() if file.suffix.lower() == _GGUF and file.is_file())
-    if len(files) > 1:
-        names = ", ".join(file.name for file in files[:5]) + ", ..." * (len(files) > 5)
-        raise InputError(f"expected one GGUF file in {path}, found {len(files)} ({names}): name the file itself")
-    return files[0] if files else None
-
-
-def _looks_like_a_path(text: str) -> bool:
+def looks_like_a_path(text: str) -> bool:
+    """Whether a text can be no hub id, only a path."""
     ends = text.endswith((os.sep, _GGUF))
     return text.startswith((".", "~", os.sep)) or ends or "\\" in text or text.count("/") > 1
 
