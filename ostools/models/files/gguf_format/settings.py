@@ -32,7 +32,9 @@ _MODEL_TYPES = {
     "starcoder2": "starcoder2",
     "nemotron": "nemotron",
 }
-"""Architectures whose tensors transformers reads (TENSOR_PROCESSORS undoes what the converter did to them), and its types."""
+"""Architectures whose tensors transformers reads (TENSOR_PROCESSORS undoes what the converter did to them), and its types.
+
+Qwen 3.5 and LFM 2 are not among them: transformers reads them by another route, which rounds twice in 16 bits."""
 _NAMES = {
     "context_length": ("max_position_embeddings",),
     "embedding_length": ("hidden_size",),
