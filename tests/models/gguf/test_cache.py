@@ -21,7 +21,7 @@ from ostools.sweep import plan, sweep_of
 from tests.models.gguf.write import stands_for, write_gguf
 
 IDS = torch.tensor([[2, 40, 50, 60, 60, 61, 70, 71]])
-F16_TENSOR = "blk.1.ffn_up.weight"
+F16_TENSOR, F16_WEIGHT = "token_embd.weight", "model.embed_tokens.weight"
 
 
 @pytest.fixture(autouse=True)
@@ -84,17 +84,18 @@ def test_a_sweep_converts_a_file_for_its_dtype_and_knows_it_by_its_hash(
 
 
 def test_what_sixteen_bits_hold_is_kept_in_sixteen(tmp_path: Path, cache: Path) -> None:
-    """One tensor of the file is in F16: it stays so; what is dequantised stays in float32."""
-    weight = stands_for("llama").state_dict()["model.layers.1.mlp.up_proj.weight"].half()
+    """The first tensor of the file is in F16: it stays so; what is dequantised stays in float32."""
+    weight = stands_for("llama").state_dict()[F16_WEIGHT].half()
     file = write_gguf(tmp_path / "a.gguf", "llama", without=(F16_TENSOR,), tensors={F16_TENSOR: weight})
     model = load_model(file, dtype="float64", device="cpu")
     (made,) = _folders(cache)
     stored = load_file(made / "model.safetensors")
-    assert torch.equal(stored["model.layers.1.mlp.up_proj.weight"], weight)
+    assert stored[F16_WEIGHT].dtype is torch.float16
+    assert torch.equal(stored[F16_WEIGHT], weight)
     assert stored["model.layers.0.mlp.up_proj.weight"].dtype is torch.float32
     assert json.loads((made / "config.json").read_text())["dtype"] == "float32"
     weights = dict(named_weights(model))
-    assert torch.equal(weights["model.layers.1.mlp.up_proj.weight"], weight.double())
+    assert torch.equal(weights[F16_WEIGHT], weight.double())
     lies_on_disk = load_model(file, device="cpu", device_map="disk")
     assert torch.equal(lies_on_disk(IDS), load_model(file, device="cpu")(IDS))
 
