@@ -47,4 +47,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'mitigations' has no attribute {name!r}")
+    importlib.import_module("hooks")  # first: it keeps transformers' log level, which TransformerLens' import changes
     return getattr(importlib.import_module("mitigations.contract"), name)

@@ -80,3 +80,34 @@ except ModuleNotFoundError as error:
     assert str(error) == "No module named 'hooks.nothing'"
 """
     assert imported_by(code, {"hooks.nothing"}) == set()
+
+
+def _level_after(code: str) -> str:
+    """transformers' log level, which is INFO before, after this code in a process of its own."""
+    code = (
+        f"from transformers.utils import logging\nlogging.set_verbosity_info()\n{code}\nprint(logging.get_verbosity())"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines()[-1]
+
+
+_ENTRANCES = (
+    "import ostools; ostools.load_model()",
+    "import hooks",
+    "import mitigations; mitigations.running",
+    "import ostools.measure",
+    "import ostools.experiments",
+    "import ostools.sweep",
+    "import ostools.explorer",
+    "import ostools; ostools.report",
+    "import ostools; ostools.reproduce",
+)
+"""Code by which TransformerLens is first imported."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", _ENTRANCES)
+def test_the_log_level_of_transformers_stays_the_users(code: str) -> None:
+    """TransformerLens sets it to ERROR when it is imported."""
+    assert _level_after(code) == "20"

@@ -26,6 +26,10 @@ _INTERRUPTED = 130
 # at its ends.
 _LONGEST_REFUSAL = 2000
 
+WAITING = frozenset({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})
+"""Settings of the environment that say how OpenMP's threads wait."""
+SPIN = "1000"
+
 
 class _Leaf(click.Command):
     """One command of the table, with its examples and the further words of its verb."""
@@ -179,6 +183,7 @@ def main() -> NoReturn:
     """Run the command line and exit: a refusal is one line on stderr and code 2, no traceback."""
     _open_streams()
     _quieten_libraries()
+    spin_briefly()
     code: Any = 0
     try:
         code = app(standalone_mode=False, prog_name="ostools")
@@ -251,6 +256,17 @@ def _refuse(message: str) -> int:
         line = f"{line[: _LONGEST_REFUSAL // 2]} ... {line[-_LONGEST_REFUSAL // 2 :]}"
     sys.stderr.write(f"ostools: {line}\n")
     return 2
+
+
+def spin_briefly() -> None:
+    """Let a thread that waits for another sleep soon, unless the user has said how threads wait.
+
+    Two threads that wait for each other spin: a report that takes 15 minutes on idle cores took 88 beside one other job. A
+    thousand turns are some microseconds (docs/scale.md has the times). libgomp, which torch brings, reads this when it is
+    loaded: https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
+    """
+    if not WAITING & set(os.environ):
+        os.environ["GOMP_SPINCOUNT"] = SPIN
 
 
 def _quieten_libraries() -> None:

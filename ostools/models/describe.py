@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from hooks.sites import is_closed
 from ostools.ground.errors import InputError
 from ostools.models.files.checks import read_json
 from ostools.models.lazy_cast import stored_part
@@ -139,7 +140,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
     devices = sorted({str(weight.device) for weight in weights.values()})
     return ModelDescription(
         **{field.name: getattr(metadata, field.name) for field in fields(LoaderFacts)},
-        weight_hash=_hash_within_a_measurement(model, weights),
+        weight_hash=_hash_within_a_measurement(model, weights | dict(_saved_buffers(model))),
         config_hash=config_hash(model),
         architecture=str(model.cfg.architecture),
         n_layers=model.cfg.n_layers,
@@ -204,6 +205,17 @@ def named_weights(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
     for index, (name, weight) in enumerate(parameters):
         if index in kept_indices:
             yield name.replace("_original_component.", ""), weight
+
+
+def _saved_buffers(model: TransformerBridge) -> Iterator[tuple[str, Tensor]]:
+    """Every buffer that is saved with the weights (a router's correction), which models by the generic route alone have.
+
+    Elsewhere there are those that TransformerLens adds, as biases of zero.
+    """
+    for path, part in model.named_modules() if is_closed(model) else ():
+        for name, buffer in part.named_buffers(recurse=False):
+            if name not in part._non_persistent_buffers_set:
+                yield f"{path}.{name}".replace("_original_component.", ""), buffer
 
 
 @contextmanager

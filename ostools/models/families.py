@@ -134,7 +134,7 @@ _NEOX: dict[str, Any] = {
 _FALCON = Setting("new_decoder_architecture", False, False)
 
 _OLMO_ROTATION = "TransformerLens 4.3 rotates its queries and keys in float32, and leaves them so"
-_FLOAT32_SCORES = "transformers computes its scores in float32 whatever the weights are"
+ALWAYS_FLOAT32_SCORES = "transformers computes its scores in float32 whatever the weights are"
 _GEMMA_3N = (
     "a block carries four residual streams (AltUp) and reads an embedding of the tokens of its own, so that there is no v^(l) "
     "through which alone y_n depends on a token"
@@ -303,7 +303,7 @@ FAMILIES: tuple[Family, ...] = (
         parallel=True,
         positions="rotary, part of a head",
         exact=False,
-        not_eager=_FLOAT32_SCORES,
+        not_eager=ALWAYS_FLOAT32_SCORES,
         **_LAYER,
     ),
     Family(
@@ -313,7 +313,7 @@ FAMILIES: tuple[Family, ...] = (
         positions="learned",
         windows="some layers, by place",
         exact=False,
-        not_eager=_FLOAT32_SCORES,
+        not_eager=ALWAYS_FLOAT32_SCORES,
         **_LAYER,
     ),
     Family("gemma3n", "Gemma3nForConditionalGeneration", "Gemma 3n", refused=_GEMMA_3N),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from importlib import metadata
@@ -15,6 +16,7 @@ import pytest
 
 import ostools as ost
 from ostools import tasks
+from ostools.cli import WAITING, spin_briefly
 from tests.cli.asking import NOTES
 from tests.sets import quick
 
@@ -207,6 +209,17 @@ def test_listings_as_json(run, command: str) -> None:
         assert {*tasks.REPEATING_TASKS, *tasks.APPENDIX_NAMES} <= set(listed)
         assert listed["figure-5a"]["what"] == "How many ones are in the following sequences?111111"
         assert listed["sum-ones"]["options"] == "mode=answer-only|cot-zero-shot|cot-few-shot, examples=after, tidy=true"
+
+
+def test_threads_that_wait_sleep_soon_unless_the_user_says_how_they_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    for set_by_user, expected in (({}, "1000"), ({"OMP_WAIT_POLICY": "active"}, None), ({"GOMP_SPINCOUNT": "7"}, "7")):
+        for name in WAITING:
+            monkeypatch.setenv(name, "")  # noted, so that it is put back as it was
+            monkeypatch.delenv(name)
+        for name, value in set_by_user.items():
+            monkeypatch.setenv(name, value)
+        spin_briefly()
+        assert os.environ.get("GOMP_SPINCOUNT") == expected
 
 
 def test_doctor_finds_what_is_missing_and_shows_no_token(run, monkeypatch: pytest.MonkeyPatch) -> None:

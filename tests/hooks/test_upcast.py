@@ -16,6 +16,7 @@ from transformers import DynamicCache
 import hooks
 from hooks import UPCAST_PARTS
 from ostools.models import view_in
+from ostools.models.precision.scores import FLOAT32_SCORES
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.sets import quick
 
@@ -51,6 +52,7 @@ class ByHand:
     def __init__(self, family: Family) -> None:
         self.parts: tuple[str, ...] = ()
         self.low = make_model(family, seed=1, dtype=torch.bfloat16, n_layers=2, window=256)
+        self.low.config._attn_implementation = FLOAT32_SCORES
         self.high = copy.deepcopy(self.low).float()
         scale = getattr(self.high.get_input_embeddings(), "scalar_embed_scale", None)
         if scale is not None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +15,15 @@ import pytest
 import torch
 from torch import nn
 from transformer_lens.model_bridge.sources import build_bridge_from_module
+from transformers import FalconMambaForCausalLM
 
 import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
-from tests.checkpoints import ARCHITECTURE, Family, make_model, make_tokenizer
+from tests.checkpoints import ARCHITECTURE, EVERY_TEXT_FAMILY, Family, make_model, make_tokenizer
 from tests.families import OTHERS
+from tests.generic_models import GENERIC, generic_model
 from tests.sets import quick
 
 IDS = [2, 40, 50, 60, 60, 7]
@@ -207,7 +213,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda model: setattr(model.model.layers[1].self_attn, "scaling", 0.3),
         r"expected scaling = .* in model\.layers\.1\.self_attn, as its configuration says",
     ),
-    "two dtypes": (lambda model: _mlp(model).half(), r"of one dtype, found torch\.float16, torch\.float32"),
+    "two dtypes": (
+        lambda model: _mlp(model).half(),
+        r"expected model\.layers\.0\.mlp\.gate_proj\.weight in float32, in which transformers computes with it",
+    ),
     "more": (
         lambda model: setattr(model.model, "extra", nn.Linear(2, 2)),
         r"expected only weights of its configuration, found model\.extra\.weight",
@@ -277,12 +286,7 @@ def test_tokenizers() -> None:
 
 
 def test_models_of_other_libraries() -> None:
-    """nnsight's, as far as it is read: the model that it traces, and its tokenizer; a HookedTransformer holds other weights."""
-    model, tokenizer = make_model("llama"), make_tokenizer()
-    wrapped: Any = type("LanguageModel", (), {"_module": model, "tokenizer": tokenizer})()
-    adopted = ost.adopt(wrapped)
-    assert torch.equal(adopted(torch.tensor([IDS])), ost.adopt(model)(torch.tensor([IDS])))
-    assert adopted.tokenizer is tokenizer
+    """A HookedTransformer holds other weights."""
     old: Any = type("HookedTransformer", (), {})()
     with pytest.raises(InputError, match=r"found HookedTransformer: .* give the Hugging Face model"):
         ost.adopt(old)
@@ -305,6 +309,143 @@ def test_an_adapter_that_peft_merged_is_adopted() -> None:
     found = ost.adopt(merged)(torch.tensor([IDS]))
     assert torch.equal(found, expected)
     assert not torch.allclose(found, plain)
+
+
+NNSIGHT = """
+import nnsight, torch, warnings
+import ostools as ost
+from ostools.ground.errors import InputError
+from tests.checkpoints import make_model, make_tokenizer
+
+def refused(model):
+    try:
+        ost.adopt(model)
+    except InputError as error:
+        return str(error)
+
+warnings.simplefilter("ignore")
+ids, tokenizer = torch.tensor([[2, 40, 50, 60, 60, 7]]), make_tokenizer()
+expected = ost.adopt(make_model("llama"))(ids)
+for kind in (nnsight.LanguageModel, nnsight.TransformersModel):
+    traced = kind(make_model("llama"), tokenizer=tokenizer)
+    with traced.trace(ids):
+        inside = traced.model.layers[1].output.save()
+    traced.model.layers[0].mlp.source  # which instruments its forward
+    adopted = ost.adopt(traced)
+    assert torch.equal(adopted(ids), expected) and adopted.tokenizer is tokenizer
+    assert torch.equal(ost.adopt(traced._module)(ids), expected)
+    with traced.edit(inplace=True):
+        traced.model.layers[0].output[:] = 0
+    assert "without edits" in refused(traced), refused(traced)
+own = make_model("llama")
+mlp = own.model.layers[0].mlp
+mlp.forward = lambda x: x
+assert "with their own forward" in refused(nnsight.LanguageModel(own, tokenizer=tokenizer))
+"""
+
+
+@pytest.mark.slow
+def test_a_model_of_nnsight() -> None:
+    """In a process of its own: nnsight gives every object of Python a method when it is imported."""
+    pytest.importorskip("nnsight", reason="is in the test extra")
+    ran = subprocess.run([sys.executable, "-c", NNSIGHT], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_saved_buffers_are_adopted_and_followed(tmp_path: Path) -> None:
+    """The router's correction of DeepSeek V3 and dots1 is a buffer, and saved with the weights."""
+    model = generic_model("dots1")
+    bias = dict(model.named_buffers())["model.layers.1.mlp.gate.e_score_correction_bias"]
+    bias.copy_(torch.tensor([0.5, -0.5, 0.0, 0.25]))
+    adopted = ost.adopt(model)
+    assert_same(adopted, _saved(model, tmp_path), MEASURED[:1])
+    before = adopted(torch.tensor([IDS])), describe(adopted).weight_hash
+    bias.copy_(torch.tensor([-0.5, 0.5, 0.25, 0.0]))
+    after = adopted(torch.tensor([IDS])), describe(adopted).weight_hash
+    assert not torch.equal(before[0], after[0])
+    assert before[1] != after[1]
+    model.get_submodule("model.layers.1.mlp.gate").e_score_correction_bias = bias.clone()
+    with pytest.raises(InputError, match="e_score_correction_bias replaced since"):
+        describe(adopted)
+
+
+def test_a_vocabulary_that_was_resized(tmp_path: Path) -> None:
+    model: Any = make_model("llama")
+    model.resize_token_embeddings(300)
+    assert model.model.vocab_size != model.config.vocab_size  # transformers leaves the old one there
+    assert_same(ost.adopt(model.eval()), _saved(model, tmp_path), MEASURED[:1])
+
+
+def _compiled_inside(model: Any) -> Any:
+    model.model.layers[0] = torch.compile(model.model.layers[0], backend="eager")
+    model.model.layers[1].mlp.compile(backend="eager")
+    return model
+
+
+def _compiled_in_place(model: Any) -> Any:
+    model.compile(backend="eager")
+    return model
+
+
+@pytest.mark.parametrize("compiled", [partial(torch.compile, backend="eager"), _compiled_in_place, _compiled_inside])
+def test_a_compiled_model_is_the_model_that_was_compiled(compiled: Callable[[Any], Any]) -> None:
+    expected = ost.adopt(make_model("llama"))(torch.tensor([IDS]))
+    assert torch.equal(ost.adopt(compiled(make_model("llama")))(torch.tensor([IDS])), expected)
+
+
+def test_weights_that_ask_for_gradients_are_multiplied_in_the_same_order(tmp_path: Path) -> None:
+    """torch folds a batch into one product, or not, by whether a weight asks for a gradient, also under `no_grad`."""
+    generic_model("falcon_mamba").save_pretrained(tmp_path)
+    model = FalconMambaForCausalLM.from_pretrained(tmp_path)
+    assert all(weight.requires_grad for weight in model.parameters())
+    ost.adopt(model)
+    assert all(weight.requires_grad for weight in model.parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*EVERY_TEXT_FAMILY, *(f"generic {kind}" for kind in GENERIC)])
+def test_every_family_as_it_is_built_resized_reloaded_and_compiled(name: str, tmp_path: Path) -> None:
+    """What `load_model` takes of the saved model `adopt` takes in memory, with the same numbers.
+
+    Up to the order of additions where the weights of a reloaded model begin at other places in memory.
+    """
+
+    def made() -> Any:
+        return generic_model(name.split()[1]) if name.startswith("generic") else make_model(name)
+
+    def resized(by: int) -> Any:
+        model = made()
+        model.resize_token_embeddings(model.get_input_embeddings().weight.shape[0] + by)
+        return model.eval()
+
+    made().save_pretrained(tmp_path / "first")
+    reload: Any = partial(type(made()).from_pretrained, tmp_path / "first")
+    for case, make, wrap, dtype in (
+        ("built", made, None, "float32"),
+        ("grown", partial(resized, 4), None, "float32"),
+        ("shrunk", partial(resized, -8), None, "float32"),
+        ("reloaded", reload, None, "float32"),
+        ("bfloat16", partial(reload, dtype=torch.bfloat16), None, "bfloat16"),
+        ("compiled", made, partial(torch.compile, backend="eager"), "float32"),
+    ):
+        model = make().eval()
+        if dtype == "bfloat16" and model.config._attn_implementation == "eager" and not name.endswith(("gptj", "neo")):
+            dtype = (
+                "bfloat16-eager"  # as transformers loads what has no sdpa; GPT-J's and GPT-Neo's own has float32 scores
+            )
+        try:
+            loaded = _saved(model, tmp_path / case, dtype=dtype)
+        except InputError as error:
+            with pytest.raises(
+                InputError, match=re.escape(str(error).partition(",")[0]).replace(str(tmp_path / case), ".*")
+            ):
+                ost.adopt(model)
+            continue
+        adopted = ost.adopt(model if wrap is None else wrap(model))
+        assert describe(adopted).weight_hash == describe(loaded).weight_hash, case
+        mine, theirs = adopted(torch.tensor([IDS])), loaded(torch.tensor([IDS]))
+        tolerance = 0.0 if case != "reloaded" else 1e-6 * float(theirs.abs().max())
+        assert float((mine - theirs).abs().max()) <= tolerance, case
 
 
 def test_hooks_act_inside_transformer_lens_own() -> None:

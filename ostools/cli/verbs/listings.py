@@ -295,10 +295,14 @@ def _machine() -> Iterator[Finding]:
     import psutil
     import torch
 
+    from ostools.cli import SPIN, WAITING
     from ostools.ground.memory import free_memory
 
     yield Finding("memory", _OK, f"{free_memory()}; the machine has {psutil.virtual_memory().total / _GIB:.1f} GiB")
     yield Finding("cpu", _OK, f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads")
+    waiting = ", ".join(f"{name}={os.environ[name]}" for name in sorted(WAITING & set(os.environ)))
+    words = waiting or "spin, which is slow on a busy machine"
+    yield Finding("waiting threads", _OK, f"{words} (in Python, set GOMP_SPINCOUNT={SPIN} before torch is imported)")
     if not torch.cuda.is_available():
         yield Finding("cuda", _NOTE, "none found; models run on the CPU")
     for index in range(torch.cuda.device_count()):

@@ -15,6 +15,7 @@ from ostools.ground.errors import InputError
 from ostools.models.families import Family
 from ostools.models.files.checks import one_line, read_json
 from ostools.models.files.config import experts_one_by_one
+from ostools.models.files.functions import require_own_functions
 from ostools.models.files.offload import (
     MappedWeights,
     PlaceByModule,
@@ -62,17 +63,17 @@ class Checkpoint:
             key_mapping=dict(self.family.renames) or None,
         )
         check_loaded(info, self.family, self.directory)
+        require_own_functions(module, str(self.directory))
         return module
 
     def filled(
         self,
-        weights: Mapping[str, torch.Tensor],
+        holders: Mapping[str, torch.Tensor],
         dtype: torch.dtype,
         device: torch.device,
         weight: Weigh,
     ) -> PreTrainedModel:
-        """The Hugging Face model in `dtype`, built without the `weights` and then filled with what `weight` makes of each."""
-        holders = placeholders(weights, dtype)
+        """The Hugging Face model in `dtype`, built of placeholders and then filled with what `weight` makes of each."""
         module = self.built(dict(holders), dtype)
         fill(module, holders, device, weight)
         return module
@@ -98,6 +99,9 @@ def load_whole(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device)
         check_stored(checkpoint.config, checkpoint.family, checkpoint.shards, checkpoint.directory)
         tensors = {name: tensor for shard in checkpoint.shards for name, tensor in shard.read(dtype)}
         module = checkpoint.built(tensors, dtype)
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.dtype is not dtype:  # transformers keeps it in float32, and it still lies in the file's own pages
+                tensor.data = tensor.data.clone()
     module = checkpoint.finished(module)
     module.to(device)  # pyright: ignore[reportArgumentType]
     return module
@@ -112,7 +116,8 @@ def in_places(
         described = check_stored(checkpoint.config, checkpoint.family, checkpoint.shards, checkpoint.directory)
         place_by_module = checked_map(device_map, described, dtype, device)
         weights = MappedWeights.of(checkpoint.shards)
-        module = checkpoint.filled(weights.by_name, dtype, device, placed(weights, place_by_module, dtype, device))
+        holders = placeholders(weights.by_name, dtype)
+        module = checkpoint.filled(holders, dtype, device, placed(weights, place_by_module, dtype, device))
     module = checkpoint.finished(module)
     weights.let_go()
     return module, place_by_module

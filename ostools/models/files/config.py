@@ -21,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 from ostools.ground.errors import InputError, short_repr
 from ostools.models.families import FAMILIES, KNOWN_ARCHITECTURES, Family, family_of_config
 from ostools.models.files.checks import check_files, one_line, read_json
+from ostools.models.files.functions import require_own_names
 
 _MOST = {"num_labels": 10_000} | dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10_000)
 """Settings of which transformers makes a list or a dictionary of that length, and what they may be at most."""
@@ -66,6 +67,7 @@ def check_config(directory: Path, generic: bool = False) -> Family:
     config = read_json(directory / "config.json")
     _check_limits(config, directory / "config.json")
     refuse_quantised(config, directory)
+    require_own_names(config, str(directory / "config.json"))
     return family_of_settings(config, str(directory / "config.json"), generic)
 
 

@@ -152,15 +152,16 @@ def brought(part: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
     return buffer.as_strided(part.shape, part.stride(), lead)
 
 
-def placeholders(weights: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """For each weight NaN in its shape, which takes no memory: so that the model can be built before it is first_fit.
+def placeholders(weights: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """For each weight NaN in its shape, in `dtype` (None: its own), which takes no memory: so that the model can be built
+    before it is filled.
 
     Each has a place of its own in memory, by which `fill` knows it again under whatever name the model gives it.
     """
     holder_by_name = {}
     for name, weight in weights.items():
         integer_zero = None if weight.is_floating_point() else weight.new_zeros(())
-        scalar = torch.full((), float("nan"), dtype=dtype) if integer_zero is None else integer_zero
+        scalar = torch.full((), float("nan"), dtype=dtype or weight.dtype) if integer_zero is None else integer_zero
         holder_by_name[name] = scalar.expand(weight.shape)
     return holder_by_name
 
@@ -185,21 +186,28 @@ def placed(weights: MappedWeights, place_by_module: PlaceByModule, dtype: torch.
     return weight
 
 
-def fill(module: nn.Module, holders: dict[str, Tensor], device: torch.device, weight: Weigh) -> None:
+def fill(module: nn.Module, holders: Mapping[str, Tensor], device: torch.device, weight: Weigh) -> None:
     """Put `weight(name, path)` in the place of each placeholder in `holders`, which `module` was built with.
 
-    `name`: of the placeholder; `path`: of the parameter. Raises `InputError` for one that the libraries converted.
+    `name`: of the placeholder; `path`: of the parameter or buffer. Raises `InputError` for a parameter that the libraries
+    converted.
     """
     names = {holder.data_ptr(): name for name, holder in holders.items()}
     parameter_by_id: dict[int, nn.Parameter] = {}
-    for part in module.modules():
+    for path, part in module.named_modules():
         for name, buffer in part._buffers.items():
-            part._buffers[name] = None if buffer is None else buffer.to(device)
+            if buffer is not None:
+                stored = names.get(buffer.data_ptr())
+                part._buffers[name] = buffer.to(device) if stored is None else weight(stored, f"{path}.{name}")
     for path, parameter in list(module.named_parameters(remove_duplicate=False)):
         if id(parameter) not in parameter_by_id:
             stored = names.get(parameter.data_ptr())
             if stored is None:
-                raise InputError(f"expected {path} as the file holds it, found it converted by transformers")
+                dtype = str(parameter.dtype).removeprefix("torch.")
+                raise InputError(
+                    f"expected {path} in {dtype}, in which transformers computes with it, found it in another dtype or form: "
+                    "move the whole model there with model.to(...), or save it and use load_model"
+                )
             parameter_by_id[id(parameter)] = nn.Parameter(weight(stored, path), requires_grad=False)
         owner, _, name = path.rpartition(".")
         module.get_submodule(owner)._parameters[name] = parameter_by_id[id(parameter)]

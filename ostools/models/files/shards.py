@@ -45,7 +45,7 @@ _PLAIN = frozenset({"F64", "F32", "F16", "BF16"})
 MOST_TENSORS = 100_000
 """Tensors of one checkpoint; a mixture with 94 layers of 128 experts has 37,000."""
 _LARGEST_HEADER = 100_000_000  # bytes; safetensors' own limit
-_BUFFER = 1 << 20  # elements read at a time, where they are stored in another dtype
+_BUFFER = 1 << 20  # bytes compared at a time
 _CHUNK = 1 << 24  # elements looked at in one go: a check must not need a second copy of an embedding
 _MOST_TABLES = 1 << 28
 """Numbers of the tables that a library makes of a configuration, where the weights have fewer."""
@@ -75,24 +75,16 @@ class Shard:
     tensors: Mapping[str, StoredTensor]
 
     def read(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor by name, as numbers of `dtype` in memory of its own, in the order in which the file holds them.
+        """Every tensor by name, in the order of the file: those of `dtype` in memory of their own, others as stored, in pages
+        of the file, so that transformers casts them: it keeps some in float32 whatever dtype it is asked for.
 
-        The file is opened once. Numbers of another dtype pass through a small buffer: a table is never there twice. A tensor
-        of a dtype that no model is stored in is left out.
+        A tensor of a dtype that no model is stored in is left out.
         """
-        with open_regular(self.file) as file:
+        with safe_open(self.file, "pt") as tensors:
             for name, stored in sorted(self.tensors.items(), key=lambda item: item[1].start):
-                if stored.dtype not in DTYPES:
-                    continue
-                numbers = torch.empty(stored.count, dtype=dtype)
-                file.seek(stored.start)
-                for part in numbers.split(_BUFFER):
-                    read = part if DTYPES[stored.dtype] is dtype else torch.empty(len(part), dtype=DTYPES[stored.dtype])
-                    if file.readinto(read.view(torch.uint8).numpy()) != read.nbytes:  # pyright: ignore[reportAttributeAccessIssue]
-                        raise InputError(f"expected a whole safetensors file, found {self.file} cut while it was read")
-                    if read is not part:
-                        part.copy_(read)
-                yield name, numbers.view(stored.shape)
+                if stored.dtype in DTYPES:
+                    tensor = tensors.get_tensor(name)
+                    yield name, tensor.clone() if tensor.dtype is dtype else tensor
 
 
 def has_weights(directory: Path) -> bool:

@@ -103,7 +103,7 @@ def test_a_chat_template_is_around_the_pair() -> None:
 
 @dataclass(frozen=True)
 class Broken(Mitigation):
-    """Promises what it does not keep, in 16 bits alone."""
+    """Promises what it does not keep, where patterns are in 16 bits."""
 
     def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
         return hooks.mask_scores(model, lambda query, key: query - key < 3)
@@ -131,7 +131,7 @@ def test_a_broken_invariant_stops_the_run_in_any_precision() -> None:
     model = tiny_model("llama", seed=1, context=512)
     collapse(model, COPY, lengths=[4], dtypes=["float32"], mitigation=Broken())
     with pytest.raises(MitigationError, match="its invariant does not hold"):
-        collapse(model, COPY, lengths=[4], dtypes=["float32", "bfloat16"], mitigation=Broken())
+        collapse(model, COPY, lengths=[4], dtypes=["float32", "bfloat16-eager"], mitigation=Broken())
     assert hooks.active_edits(model) == ()
 
 

@@ -2,8 +2,9 @@
 
 The names, and which of them look a piece up whole before they merge (`ignore_merges`) or put BOS in front where the file does
 not say, are llama.cpp's (src/llama-vocab.cpp). The expressions are those of the models' own tokenizer.json, which llama.cpp
-quotes where its own engine needs others. So is the normalizer, which llama.cpp leaves out: Qwen, GPT-NeoX (OLMo, MPT) and
-Cohere compose letters and accents first (NFC; transformers' Qwen2Tokenizer, GPTNeoXTokenizer, CohereTokenizer).
+quotes where its own engine needs others. So is the normalizer, which llama.cpp leaves out: Qwen, StableLM 2, GPT-NeoX (OLMo,
+MPT) and Cohere compose letters and accents first (NFC; transformers' Qwen2Tokenizer, GPTNeoXTokenizer, CohereTokenizer, and
+StabilityAI's tokenization_arcade100k.py).
 
 A name that is not here is refused: other tokens are another prompt.
 """
@@ -19,10 +20,6 @@ _SUFFIXES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SYMBOLS_AND_BLANKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA_3 = rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_SYMBOLS_AND_BLANKS}"
 _QWEN_2 = rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_SYMBOLS_AND_BLANKS}"
-_QWEN_35 = (
-    rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
-    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*%s"
 _AFTER_CASED = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -60,16 +57,15 @@ _FALCON = pre_tokenizers.Sequence(
 
 SPLITTINGS: dict[str, Splitting] = {
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3"), Splitting(_by(_LLAMA_3), True, add_bos=True)),
-    **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), Splitting(_by(_LLAMA_3))),
+    **dict.fromkeys(("dbrx", "smaug-bpe"), Splitting(_by(_LLAMA_3))),
     "tekken": Splitting(_by(_TEKKEN), True, add_bos=True),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), Splitting(_by(_QWEN_2), nfc=True)),
-    "qwen35": Splitting(_by(_QWEN_35), nfc=True),
-    **dict.fromkeys(("gpt-4o", "llama4"), Splitting(_by(_GPT_4O))),
-    **dict.fromkeys(("gpt-2", "phi-2", "jais", "trillion"), Splitting(_GPT_2)),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2"), Splitting(_by(_QWEN_2), nfc=True)),
+    "gpt-4o": Splitting(_by(_GPT_4O)),
+    **dict.fromkeys(("gpt-2", "phi-2", "trillion"), Splitting(_GPT_2)),
     **dict.fromkeys(("mpt", "olmo"), Splitting(_GPT_2, nfc=True)),
-    **dict.fromkeys(("starcoder", "refact", "smollm", "codeshell", "exaone"), Splitting(_DIGITS)),
+    **dict.fromkeys(("starcoder", "refact", "smollm"), Splitting(_DIGITS)),
     "command-r": Splitting(_DIGITS, nfc=True),
     "falcon": Splitting(_FALCON),
     "bloom": Splitting(_by(_BLOOM)),
 }
-"""By the names that converters write."""
+"""By the names that converters write into files of the architectures that are read."""
