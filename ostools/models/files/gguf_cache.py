@@ -124,7 +124,8 @@ def _read_note(folder: Path) -> dict[str, Any] | None:
         if note.get("conversion") != _CONVERSION:
             return None
         sizes: dict[str, int] = note["sizes"]
-        broken = [name for name, size in sizes.items() if not _has_size(folder / name, size)]
+        found = {file.name: file.stat().st_size for file in folder.iterdir()}
+        broken = [name for name, size in sizes.items() if found.get(name) != size]
     except (InputError, KeyError):
         broken = [_NOTE]
     if broken:
@@ -133,10 +134,6 @@ def _read_note(folder: Path) -> dict[str, Any] | None:
             "is converted again"
         )
     return note
-
-
-def _has_size(file: Path, size: int) -> bool:
-    return file.is_file() and file.stat().st_size == size
 
 
 def converted(file: Path, dtype: torch.dtype = torch.float32) -> Converted:
