@@ -10,6 +10,8 @@ from pathlib import Path
 
 import grimp
 
+from ostools.models.files.gguf_cache import PACKAGED_MODELS
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"hooks", "mitigations", "ostools"}
 BY_NAME = r'import_module\(\s*"([\w.]+)"'
@@ -33,3 +35,14 @@ def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
     distributions = packages_distributions()
     needed = {_normal(name) for package in imported for name in distributions[package][:1]}
     assert needed == declared
+
+
+def test_every_piece_of_a_packaged_model_is_pinned_with_its_hash_where_its_command_says() -> None:
+    files = {"make real": "requirements-real.txt", "make real-large": "requirements-real-large.txt"}
+    for model in PACKAGED_MODELS.values():
+        text = (ROOT / files[model.make]).read_text(encoding="utf-8")
+        pinned = dict(re.findall(r"^([\w.-]+)==(\S+) --hash=sha256:[0-9a-f]{64}$", text, re.MULTILINE))
+        assert {_normal(package) for package, _ in model.parts} <= set(pinned)
+        assert {f"=={pinned[_normal(package)]}" for package, _ in model.parts} <= {model.install[-7:]}
+    assert "qwen" not in (ROOT / "requirements-real.txt").read_text("utf-8").lower()
+    assert len(PACKAGED_MODELS["qwen2.5-coder-1.5b-instruct"].parts) == 22

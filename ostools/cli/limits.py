@@ -114,8 +114,9 @@ def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast
     """
     is_elsewhere = GLOBALS.dry_run and device.partition(":")[0] == "cuda" and not torch.cuda.is_available()
     resolved = torch.device("cuda") if is_elsewhere else resolve_device(device)
-    source, free = locate(model, None), _FREE_ELSEWHERE if is_elsewhere else _free(resolved)
-    unloaded = Unloaded(source, arithmetic_named(dtype)[0], resolved.type, GLOBALS.device_map, GLOBALS.max_memory)
+    torch_dtype, _ = arithmetic_named(dtype)
+    source, free = locate(model, None, torch_dtype), _FREE_ELSEWHERE if is_elsewhere else _free(resolved)
+    unloaded = Unloaded(source, torch_dtype, resolved.type, GLOBALS.device_map, GLOBALS.max_memory)
     try:
         _ = unloaded.shape, unloaded.held_bytes
     except (ValueError, OSError, KeyError):

@@ -12,6 +12,7 @@ import mitigations
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name
 from ostools.ground.records import records
+from ostools.ground.words import title_of
 from ostools.measure.mitigated_prompts import rewrites
 from ostools.models.describe import metadata_of
 
@@ -117,8 +118,8 @@ class Subject:
     def described(self) -> dict[str, Any]:
         """For the page: names, choices, and what each view takes."""
         return {
-            "model": metadata_of(self.model).name,
-            "second": None if self.second is None else metadata_of(self.second).name,
+            "model": title_of(vars(metadata_of(self.model))),
+            "second": None if self.second is None else title_of(vars(metadata_of(self.second))),
             "views": [
                 {
                     "name": name,

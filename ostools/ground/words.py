@@ -36,13 +36,8 @@ def ratio(over: float, denominator: float) -> float:
 
 
 def title_of(model: Mapping[str, Any]) -> str:
-    """What tables and pages call a provenance's model: of a GGUF, its title with the quantisation; of any other, its name."""
-    return str(model.get("title") or model.get("name", "unknown model"))
-
-
-def short_name(model: Mapping[str, Any]) -> str:
-    """The model's name for the title of a chart; of a directory, its last part."""
-    name = title_of(model)
+    """What tables, charts and pages call a provenance's model: its title, else its name, of which a path's last part."""
+    name = str(model.get("title") or model.get("name", "unknown model"))
     return Path(name).name if Path(name).is_absolute() else name
 
 

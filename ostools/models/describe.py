@@ -52,8 +52,8 @@ class LoaderFacts:
     name: what the user asked for. revision: the hub's commit. trained_lengths: task -> longest length it was trained on, where
     its card says. quantisation: how the checkpoint was quantised (None: in full precision). device_map: where which module's
     weights lie ("disk", "cpu"; None: all on one device). null: which untrained model of which model it is (None: it is none).
-    origin: "adopted" from memory (None: loaded as it is stored). title: what tables and charts call it, with its quantisation
-    (None: the name).
+    origin: "adopted" from memory (None: loaded as it is stored). title: what tables and charts call it: a directory's last
+    part, a GGUF's name with its quantisation (None: the name).
     """
 
     name: str

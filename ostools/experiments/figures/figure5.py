@@ -31,7 +31,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
-from ostools.ground.words import short_name
+from ostools.ground.words import title_of
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.result import Collapse
@@ -83,7 +83,7 @@ class Figure5(
         model: Any = self.provenance.model
         lengths = self.provenance.parameters["lengths"]
         sentences = [
-            f"The paper's is of {PAPERS_MODEL}. Here: {short_name(model)}, loaded in {model['dtype']}, {len(lengths)} lengths "
+            f"The paper's is of {PAPERS_MODEL}. Here: {title_of(model)}, loaded in {model['dtype']}, {len(lengths)} lengths "
             f"from {lengths[0]} to {lengths[-1]}.",
             *_reading_deviations(self.reading),
         ]

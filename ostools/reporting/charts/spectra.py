@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.names import METHOD_KINDS
-from ostools.ground.words import number, short_name
+from ostools.ground.words import number, title_of
 from ostools.measure.collapse.variation import AttentionVariation
 from ostools.measure.jacobian.hops import ALL, MORE, Hops
 from ostools.measure.profiles.spectra import Spectra
@@ -122,7 +122,7 @@ def attention_variation_chart(result: AttentionVariation) -> Any:
     """
     table, frame = result.over_heads(), frame_of(result)
     panels = [_variation_panel(table, name) for name in _QUANTITIES]
-    name, task = short_name(result.provenance.model), str(frame["task"].iloc[0])
+    name, task = title_of(result.provenance.model), str(frame["task"].iloc[0])
     title = f"How the last token's attention moves when it is repeated, {task} on {name}"
     notes = [
         f"Mean over {frame['head'].nunique()} heads and {frame['seed'].nunique()} seeds, in float64. "

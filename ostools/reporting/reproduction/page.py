@@ -10,7 +10,7 @@ import pandas as pd
 from ostools.experiments.figures.counting import figure_4_of
 from ostools.experiments.reproduce.claims import Reproduction
 from ostools.experiments.reproduce.parts import ATTENTION, CERTIFIED, LAYERS, LEMMAS, OVER_SQUASHING, PRINTED
-from ostools.ground.words import short_name
+from ostools.ground.words import title_of
 from ostools.measure.profiles.compare import compare
 from ostools.reporting.page.section import Part, Section, Table, frame_table, render_sections, spelled
 from ostools.reporting.page.shell import loading, quoted, stored_at
@@ -51,7 +51,7 @@ CAVEATS = (
 def render_reproduction(reproduction: Reproduction, again: str) -> str:
     """The page; `again`: the command that makes it."""
     counts = ", ".join(f"{outcome}: {count}" for outcome, count in reproduction.outcomes.items())
-    title = f"“Transformers need glasses!” on {short_name(reproduction.provenance.model)}"
+    title = f"“Transformers need glasses!” on {title_of(reproduction.provenance.model)}"
     lead = (
         f"{len(reproduction.frame)} claims of arXiv 2406.04267, quoted, beside what was measured on this model: {counts}. "
         "The rule of each claim stands below."

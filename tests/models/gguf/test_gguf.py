@@ -15,10 +15,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 import ostools as ost
+from ostools.cli.verbs.listings import checked_route
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
-from ostools.models.files import gguf, gguf_cache
+from ostools.models.files import gguf_cache
 from ostools.models.files.gguf_cache import PackagedModel
+from ostools.models.files.gguf_format.header import read_header
 from tests.models.gguf.write import stands_for, write_gguf
 
 IDS = torch.tensor([[2, 40, 50, 60, 60, 61, 70, 71]])
@@ -84,27 +86,57 @@ def test_a_failed_conversion_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_quantisation_is_that_of_the_header(tmp_path: Path) -> None:
     """By general.file_type, whatever the name says; without one, the type of most weights."""
-    assert gguf.read_header(write_gguf(tmp_path / "q2_k.gguf", "llama", file_type=15)).quantisation == "Q4_K_M"
-    assert gguf.read_header(write_gguf(tmp_path / "q2_k.gguf", "llama", file_type=None)).quantisation == "Q8_0"
+    assert read_header(write_gguf(tmp_path / "q2_k.gguf", "llama", file_type=15)).quantisation == "Q4_K_M"
+    assert read_header(write_gguf(tmp_path / "q2_k.gguf", "llama", file_type=None)).quantisation == "Q8_0"
 
 
 @pytest.mark.parametrize(
     ("written", "match"),
     [
-        ({"settings": {"llama.rope.scaling.type": "yarn"}}, r"reader knows, found llama.rope.scaling.type = 'yarn'"),
-        ({"tensors": {"rope_freqs.weight": torch.ones(8)}}, r"only tensors that transformers reads .* found rope_freqs.weight"),
+        ({"settings": {"llama.rope.scaling.type": "yarn"}}, r"rotations that are known .* llama.rope.scaling.type = 'yarn'"),
+        ({"settings": {"llama.attention.clamp_kqv": 8.0}}, r"transformers has, found llama.attention.clamp_kqv = 8.0"),
+        ({"settings": {"llama.attention.sliding_window": 8}}, r"transformers has, found llama.attention.sliding_window = 8"),
+        ({"settings": {"llama.rope.freq_base_swa": 1.0}}, r"rotations that are known .* llama.rope.freq_base_swa = 1.0"),
+        ({"tensors": {"rope_freqs.weight": torch.arange(1, 9.0)}}, r"rope_freqs.weight in tiny.gguf to be that of a Llama 3.1"),
+        ({"tensors": {"blk.0.attn_q.bias": torch.ones(64)}}, r"tensors that transformers reads .* found blk.0.attn_q.bias"),
         ({"without": ("blk.1.ffn_up.weight",)}, r"found 1 missing \(model.layers.1.mlp.up_proj.weight\)"),
         ({"pre": "unheard-of"}, r"found tokenizer.ggml.pre = 'unheard-of' in tiny.gguf: texts would become other tokens"),
-        ({"architecture": "unheard-of"}, r"architecture that transformers reads, found 'unheard-of' in tiny.gguf"),
-        ({"architecture": "starcoder2"}, r"reader knows, found starcoder2.attention.layer_norm_rms_epsilon"),
+        ({"architecture": "unheard-of"}, r"architecture that is read \(llama, .*\), found 'unheard-of' in tiny.gguf"),
+        ({"architecture": "falcon"}, r"a Falcon with one head of keys and values \(7B\), found 2 in tiny.gguf"),
         ({"family": "gemma3", "d_head": 128}, r"divided by the square root of 256, .* found heads of 128 in 6 layers"),
         ({"settings": {"split.count": 3}}, r"one GGUF file with all weights, found tiny.gguf, one of 3"),
     ],
 )  # fmt: skip
-def test_what_the_reader_drops_or_does_not_know(written: dict[str, Any], match: str, tmp_path: Path) -> None:
+def test_what_is_not_known_is_refused(written: dict[str, Any], match: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"family": "llama"} | written
     with pytest.raises(InputError, match=match):
         load_model(write_gguf(tmp_path / "tiny.gguf", **options))
+
+
+@pytest.mark.parametrize("name", ["sha256-5ee4f07cdb9b", "model.bin"])
+def test_a_file_is_known_by_its_first_bytes(name: str, tmp_path: Path) -> None:
+    """As Ollama's blobs, which have no suffix; by itself, and in a folder where other files lie."""
+    blob = Path(shutil.move(write_gguf(tmp_path / "a.gguf", "llama"), tmp_path / name))
+    (tmp_path / "sha256-of-a-licence").write_text("Apache")
+    logits = stands_for("llama")(IDS, use_cache=False).logits
+    assert torch.equal(load_model(blob, device="cpu")(IDS), logits)
+    assert torch.equal(load_model(tmp_path, device="cpu")(IDS), logits)
+
+
+def test_the_route_is_said_from_the_header_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file, and of a folder with one; what cannot be loaded is refused in one line, as `load_model` refuses it."""
+    file = write_gguf(tmp_path / "a.gguf", "llama")
+    monkeypatch.setattr(gguf_cache, "read_model", lambda *_: pytest.fail("weights were read"))
+    for place in (file, tmp_path):
+        assert checked_route(str(place)) == [
+            f"a.gguf: llama, Q8_0, {sum(read_header(file).sizes):,} weights; its tokenizer puts <bos> in front of a text.",
+            "Llama: by its record. Refused or slower: nothing.",
+        ]
+    write_gguf(file, "llama", pre="unheard-of")
+    with pytest.raises(InputError, match=r"found tokenizer.ggml.pre = 'unheard-of' in a.gguf"):
+        checked_route(str(file))
+    with pytest.raises(InputError, match=r"found nothing at '.*none.gguf'"):
+        checked_route(str(tmp_path / "none.gguf"))
 
 
 def test_digits_are_cut_off_before_anything_else(tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ def _add_tokenizer(writer: Any, gguf: Any, family: str, pre: str) -> None:
         )
         writer.add_token_scores([0.0 if len(token) > 2 else -float(i) for i, token in enumerate(vocabulary)])
         writer.add_tokenizer_model("llama")
+        writer.add_add_space_prefix(False)
     else:
         halves = {"Ġt": "Ġ t", "he": "h e", "Ġthe": "Ġt he", "in": "i n", "er": "e r", "Ġa": "Ġ a"}
         writer.add_token_merges([halves[token] for token in vocabulary if token in halves])

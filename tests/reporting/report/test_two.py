@@ -14,7 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.reporting.report import rendering
-from ostools.reporting.report.rendering import headlines, overview, render_two, verdicts
+from ostools.reporting.report.rendering import headlines, overview, render_report, render_two, verdicts
 from ostools.reporting.report.report import measure_two, report
 from ostools.reporting.sections.records import Measurements
 from ostools.results import Provenance
@@ -59,6 +59,17 @@ def test_each_column_is_what_the_report_of_that_model_says(monkeypatch: pytest.M
         assert [(one.name, one.state) for one in column.strip] == [(one.name, one.state) for one in verdicts(found)]
         assert all(one.section.endswith(f"-{place}") for one in (*column.headlines, *column.strip) if one.section)
         assert {one.name for one in small.overview} == {f"{one.name}-{place}" for one in overview(found)}
+
+
+@pytest.mark.slow
+def test_a_path_is_not_the_name_of_a_model() -> None:
+    """Neither in the page's title nor in a headline; the command alone has it."""
+    folder = "/home/someone/models/my-model"
+    one, two = render_report(made(folder), "ostools report"), render_two((made(folder), made("b")), "ostools report")
+    assert "<h1>Over-squashing and collapse in my-model</h1>" in one
+    assert "<title>Over-squashing and collapse in my-model</title>" in one
+    assert "<h1>Over-squashing and collapse in my-model and b</h1>" in two
+    assert folder not in one + two
 
 
 @pytest.mark.slow

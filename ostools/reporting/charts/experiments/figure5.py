@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.experiments.figures.figure5 import Figure5
-from ostools.ground.words import number, short_name
+from ostools.ground.words import number, title_of
 from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, SITE_WORDS, CurveVerdict, Reading
 from ostools.reporting.charts.collapse import jumps, marked_limits, marked_ranges, model_limits, strips
 from ostools.reporting.charts.experiments.figures import deviation_note
@@ -59,7 +59,7 @@ def figure_5_chart(result: Figure5) -> Any:
 
 def _title(reading: Reading, model: Any) -> str:
     return (
-        f"Figure 5 on {short_name(model)}: {NORM_WORDS[reading.norm]} distance at {SITE_WORDS[reading.site]} of v and v*, "
+        f"Figure 5 on {title_of(model)}: {NORM_WORDS[reading.norm]} distance at {SITE_WORDS[reading.site]} of v and v*, "
         "its last token once more"
     )
 

@@ -12,7 +12,7 @@ from ostools.experiments.figures.answering import Figure2
 from ostools.experiments.figures.counting import Figure3, Figure4
 from ostools.experiments.reproduce import claim
 from ostools.experiments.reproduce.claims import Reproduction
-from ostools.ground.words import number, short_name
+from ostools.ground.words import number, title_of
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.reporting.charts.answers import (
     NOTHING_CAME,
@@ -47,7 +47,7 @@ def claims_chart(result: Reproduction) -> Any:
     row = axes.names(list(rows["name"]), grid=True, domain=False)
     cells = mark_cells(rows, column, row, looks_by_name("outcome", _CLAIM_LOOKS, legend=None), 70)
     panel = draw.panel([cells], _CLAIMS_WIDTH, _CLAIM_HEIGHT * max(len(rows), 1))
-    title = f"{len(rows)} claims of the paper on {short_name(result.provenance.model)}"
+    title = f"{len(rows)} claims of the paper on {title_of(result.provenance.model)}"
     return draw.figure([[panel]], title, reproduction_findings(result)[:1])
 
 

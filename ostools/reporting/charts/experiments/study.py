@@ -11,7 +11,7 @@ import pandas as pd
 from ostools.experiments.study.study import Study
 from ostools.experiments.study.verdicts import HELPS, HURTS, LARGER, NO_EFFECT, SMALLER, bound
 from ostools.experiments.study.windows import WindowStudy
-from ostools.ground.words import short_name
+from ostools.ground.words import title_of
 from ostools.reporting.forms import bars, curve, looks_by_name
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame
@@ -60,7 +60,7 @@ def _subtitle(result: Study) -> list[str]:
     lengths, seeds = parameters["lengths"], len(parameters["seeds"])
     level, wide = parameters["level"], parameters["verdict_level"]
     notes = [
-        f"{short_name(result.provenance.model)}; {len(lengths)} lengths from {lengths[0]} to {lengths[-1]}, {seeds} "
+        f"{title_of(result.provenance.model)}; {len(lengths)} lengths from {lengths[0]} to {lengths[-1]}, {seeds} "
         f"seed{'s' if seeds > 1 else ''} each; right of the line is better but for tokens.",
         f"Thick: {level:.0%} interval over lengths; thin: {wide:.2%}, so that all verdicts hold together at {level:.0%}.",
     ]
@@ -162,7 +162,7 @@ def _windows_notes(result: WindowStudy) -> list[str]:
     lengths, seeds = parameters["lengths"], len(parameters["seeds"])
     at = f"n = {lengths[0]}" if len(lengths) == 1 else f"n from {lengths[0]} to {lengths[-1]} ({len(lengths)} lengths)"
     of = f"layers {parameters['layers']}" if parameters["layers"] != "all" else "all layers"
-    how = f"{short_name(result.provenance.model)}; {at}, {seeds} seed{'s' if seeds > 1 else ''}; windows on {of}, "
+    how = f"{title_of(result.provenance.model)}; {at}, {seeds} seed{'s' if seeds > 1 else ''}; windows on {of}, "
     how += f"{parameters['sinks'] or 'no'} sinks."
     if parameters["beyond_training"]:
         how += " Every length is beyond the trained ones."

@@ -1,0 +1,165 @@
+"""The cache of converted GGUF files: nothing is lost or rounded twice, a kill leaves nothing, and what is broken says so."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from filelock import FileLock
+from safetensors.torch import load_file
+
+from ostools.ground.errors import InputError
+from ostools.models import describe, load_model
+from ostools.models.describe import named_weights
+from ostools.models.files import gguf_cache
+from ostools.models.files.gguf_cache import converted, in_cache
+from ostools.sweep import plan, sweep_of
+from tests.models.gguf.write import stands_for, write_gguf
+
+IDS = torch.tensor([[2, 40, 50, 60, 60, 61, 70, 71]])
+F16_TENSOR, F16_WEIGHT = "token_embd.weight", "model.embed_tokens.weight"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OSTOOLS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "gguf"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write_gguf(tmp_path / "tiny.gguf", "llama")
+
+
+def _folders(cache: Path) -> list[Path]:
+    return sorted(path for path in cache.iterdir() if path.is_dir())
+
+
+def _bytes(folder: Path) -> int:
+    return (folder / "model.safetensors").stat().st_size
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_are_rounded_once_whenever_it_is_done(
+    family: str, dtype: torch.dtype, tmp_path: Path, cache: Path
+) -> None:
+    """While they are converted, or at each load; in half of the bytes."""
+    file = write_gguf(tmp_path / "tiny.gguf", family)
+    narrow = load_model(file, dtype=dtype, device="cpu")
+    (made,) = _folders(cache)
+    assert {tensor.dtype for tensor in load_file(made / "model.safetensors").values()} == {dtype}
+    made.rename(tmp_path / "apart")
+    load_model(file, device="cpu")
+    rounded_at_load = load_model(file, dtype=dtype, device="cpu")
+    (exact,) = _folders(cache)  # it served that load too
+    assert _bytes(tmp_path / "apart") < 0.6 * _bytes(exact)
+    assert describe(narrow) == describe(rounded_at_load)
+    plain, stored = stands_for(family).to(dtype).state_dict(), load_file(tmp_path / "apart" / "model.safetensors")
+    assert all(torch.equal(weight, plain[name]) for name, weight in stored.items())
+    assert torch.equal(narrow(IDS), rounded_at_load(IDS))
+
+
+def test_a_rounded_conversion_serves_its_dtype_alone(file: Path, cache: Path) -> None:
+    sha256 = gguf_cache.file_hash(file)
+    assert converted(file, torch.bfloat16).words.startswith("Q8_0, dequantised to bfloat16 from tiny.gguf (SHA-256 ")
+    assert [in_cache(sha256, dtype) for dtype in (torch.float32, torch.float64, torch.float16)] == [None] * 3
+    assert torch.equal(load_model(file, device="cpu")(IDS), stands_for("llama")(IDS, use_cache=False).logits)
+    assert len(_folders(cache)) == 2
+
+
+def test_a_sweep_converts_a_file_for_its_dtype_and_knows_it_by_its_hash(
+    file: Path, cache: Path, tmp_path: Path
+) -> None:
+    asked = {"models": str(file), "tasks": "copy-last", "lengths": "4", "measurements": "evaluate"}
+    narrow = plan(sweep_of(asked | {"dtypes": ["bfloat16"]}), tmp_path / "cells")
+    assert [folder.name.endswith("-bfloat16") for folder in _folders(cache)] == [True]
+    both = plan(sweep_of(asked | {"dtypes": ["bfloat16", "float32"]}), tmp_path / "cells")
+    assert len(_folders(cache)) == 2
+    assert narrow.terms.checkpoints == both.terms.checkpoints == {str(file): gguf_cache.file_hash(file)}
+
+
+def test_what_sixteen_bits_hold_is_kept_in_sixteen(tmp_path: Path, cache: Path) -> None:
+    """The first tensor of the file is in F16: it stays so; what is dequantised stays in float32."""
+    weight = stands_for("llama").state_dict()[F16_WEIGHT].half()
+    file = write_gguf(tmp_path / "a.gguf", "llama", without=(F16_TENSOR,), tensors={F16_TENSOR: weight})
+    model = load_model(file, dtype="float64", device="cpu")
+    (made,) = _folders(cache)
+    stored = load_file(made / "model.safetensors")
+    assert stored[F16_WEIGHT].dtype is torch.float16
+    assert torch.equal(stored[F16_WEIGHT], weight)
+    assert stored["model.layers.0.mlp.up_proj.weight"].dtype is torch.float32
+    assert json.loads((made / "config.json").read_text())["dtype"] == "float32"
+    weights = dict(named_weights(model))
+    assert torch.equal(weights[F16_WEIGHT], weight.double())
+    lies_on_disk = load_model(file, device="cpu", device_map="disk")
+    assert torch.equal(lies_on_disk(IDS), load_model(file, device="cpu")(IDS))
+
+
+def test_a_directory_of_an_earlier_conversion_is_made_anew(
+    file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(gguf_cache, "_CONVERSION", 1)
+        folder = converted(file).directory
+    (folder / "tokenizer.json").write_text("{}")
+    load_model(file, device="cpu")
+    assert _folders(cache) == [folder]
+    assert json.loads((folder / "gguf.json").read_text())["conversion"] == gguf_cache._CONVERSION
+
+
+def test_a_full_disk_is_said_in_one_line(file: Path, cache: Path) -> None:
+    """A limit on the size of a file ends safetensors' write as a full disk does."""
+    _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(
+            InputError, match=r"cache folder that can be written at .*gguf: SafetensorError: .*; free"
+        ) as full:
+            load_model(file, device="cpu")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "\n" not in str(full.value)
+    assert _folders(cache) == []
+
+
+def test_what_is_known_not_to_fit_is_not_begun(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf_cache.shutil, "disk_usage", lambda _: gguf_cache.shutil._ntuple_diskusage(1, 1, 0))
+    with pytest.raises(InputError, match=r"GiB free in .* for tiny.gguf in bfloat16, found 0.0 GiB: free some, or set"):
+        load_model(file, dtype="bfloat16")
+
+
+def test_what_a_killed_conversion_left_goes_at_the_next_load(file: Path, cache: Path) -> None:
+    """Of a model that is in the cache too; not while another process converts, whose folder it may be."""
+    folder = converted(file).directory
+    left = cache / ".converting-abc"
+    (left / "model").mkdir(parents=True)
+    (left / "model" / "model.safetensors").write_bytes(b"half")
+    with FileLock(cache / "lock"):
+        load_model(file, device="cpu")
+        assert left.exists()
+    load_model(file, device="cpu")
+    assert _folders(cache) == [folder]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"half"), "model.safetensors"),
+        (lambda folder: (folder / "chat_template.jinja").unlink(), "chat_template.jinja"),
+        (lambda folder: (folder / "gguf.json").write_text(""), "gguf.json"),
+    ],
+)
+def test_a_broken_copy_says_what_to_delete(spoil: Callable[[Path], object], found: str, file: Path) -> None:
+    folder = converted(file).directory
+    spoil(folder)
+    with pytest.raises(InputError) as refused:
+        load_model(file)
+    assert str(refused.value) == (
+        f"expected the converted model whole in the cache, found {found} missing or cut short: delete {folder}, and it is "
+        "converted again"
+    )

@@ -1,0 +1,128 @@
+"""The tokenizer of a GGUF file is what its header says, and llama.cpp's table where that says nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("gguf")
+pytest.importorskip("sentencepiece")
+
+from ostools.ground.errors import InputError
+from ostools.models.files.gguf_format.header import read_header
+from ostools.models.files.gguf_format.tokenizer import read_gguf_tokenizer
+from ostools.models.files.tokenizer import read_tokenizer
+from scripts.gguf_types import GgufType, model_of
+from scripts.gguf_writing import TEXTS, Vocabulary, of_bytes, of_pieces, write
+
+
+def _written(file: Path, vocabulary: Vocabulary, architecture: str = "llama") -> Path:
+    kind = GgufType("", architecture, architecture, lambda: vocabulary)
+    return write(file, model_of(kind, vocabulary), architecture, vocabulary)
+
+
+def _tokenizer(folder: Path, vocabulary: Vocabulary, architecture: str = "llama") -> Any:
+    return read_gguf_tokenizer(read_header(_written(folder / "tiny.gguf", vocabulary, architecture)), "tiny.gguf")
+
+
+@pytest.mark.parametrize(
+    ("pre", "said", "tokens"),
+    [
+        ("llama-bpe", {}, ["<s>", "hello"]),
+        ("llama-bpe", {"add_bos_token": False}, ["hello"]),
+        ("tekken", {"add_eos_token": True}, ["<s>", "hello", "</s>"]),
+        ("qwen2", {}, ["he", "ll", "o"]),
+        ("qwen2", {"add_bos_token": True, "add_eos_token": True}, ["<s>", "he", "ll", "o", "</s>"]),
+    ],
+)
+def test_bos_eos_and_whole_words(pre: str, said: dict[str, Any], tokens: list[str], tmp_path: Path) -> None:
+    """ "hello" is a token that no merge makes: found whole where merges are ignored, else in pieces."""
+    tokenizer = _tokenizer(tmp_path, of_bytes(pre, said=said))
+    assert tokenizer.convert_ids_to_tokens(tokenizer("hello").input_ids) == tokens
+
+
+def test_letters_and_accents_are_composed_where_the_model_does_so(tmp_path: Path) -> None:
+    for pre, composes in (("qwen2", True), ("command-r", True), ("gpt-2", False), ("llama-bpe", False)):
+        tokenizer = _tokenizer(tmp_path, of_bytes(pre))
+        assert (tokenizer("e\u0301").input_ids == tokenizer("é").input_ids) == composes, pre
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_pieces_are_cut_as_sentencepiece_cuts_them(prefix: bool, tmp_path: Path) -> None:
+    """With a blank in front of each stretch of text, or none; and what comes back is the text."""
+    vocabulary = of_pieces(prefix=prefix)
+    tokenizer = _tokenizer(tmp_path, vocabulary)
+    assert [tokenizer(text).input_ids for text in TEXTS] == [vocabulary.published(text) for text in TEXTS]
+    plain = [text for text in TEXTS if "<" not in text]
+    assert [tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) for text in plain] == plain
+
+
+def test_special_tokens_are_those_of_the_header(tmp_path: Path) -> None:
+    tokenizer = _tokenizer(tmp_path, of_bytes("qwen2", said={"eos_token_id": 5, "padding_token_id": 2}))
+    assert [tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token, tokenizer.unk_token] == [
+        *("<s>", "<|im_end|>", "</s>", "<unk>")
+    ]
+    ids = tokenizer("a<|im_start|><think>b").input_ids
+    assert tokenizer.convert_ids_to_tokens(ids) == ["a", "<|im_start|>", "<think>", "b"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "a<think>b"
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "phi3"])
+def test_what_is_saved_is_read_as_the_same(architecture: str, tmp_path: Path) -> None:
+    """transformers reads the tokenizer of some types by a class of its own, whatever the folder says: Qwen's."""
+    kinds = ["qwen2"] if architecture == "qwen2" else list(_PUBLISHED)
+    vocabularies = [of_pieces(prefix=True)] if architecture == "phi3" else [of_bytes(pre) for pre in kinds]
+    for vocabulary in vocabularies:
+        file = _written(tmp_path / "tiny.gguf", vocabulary, architecture)
+        tokenizer = read_gguf_tokenizer(read_header(file), "tiny.gguf")
+        tokenizer.save_pretrained(tmp_path)
+        (tmp_path / "config.json").write_text(f'{{"model_type": "{architecture}"}}', encoding="utf-8")
+        saved = read_tokenizer(tmp_path)
+        assert saved.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+
+
+_PUBLISHED = ("llama-bpe", "tekken", "qwen2", "gpt-2", "command-r", "smollm", "bloom", "falcon")
+
+
+@pytest.mark.parametrize(
+    ("said", "match"),
+    [
+        (
+            {"eos_token_id": 9999},
+            r"tokenizer.ggml.eos_token_id in tiny.gguf to be one of \d+ tokens, found 9999: correct it",
+        ),
+        ({"tokens": ["a", "b", "a"]}, r"an id for each token of tiny.gguf, found 'a' twice"),
+        ({"merges": ["q z"]}, r"merges of tokens in tiny.gguf, found 'q z', which is of none"),
+        ({"model": "t5"}, r"tokenizer.ggml.model gpt2 or llama in tiny.gguf, found 't5'"),
+        ({"pre": "default"}, r"tokenizer.ggml.pre in tiny.gguf, .* found default: add it with `gguf-new-metadata"),
+    ],
+)
+def test_a_header_that_contradicts_itself(said: dict[str, Any], match: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=match) as refused:
+        _tokenizer(tmp_path, of_bytes("gpt-2", said=said))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.slow
+def test_the_first_files_of_llama_3_load_after_what_the_refusal_says(tmp_path: Path) -> None:
+    """They do not say how text is cut: the command in the message adds it."""
+    file = _written(tmp_path / "tiny.gguf", of_bytes(None))
+    with pytest.raises(InputError, match=r"found none: add it with `gguf-new-metadata --pre-tokenizer NAME tiny.gguf"):
+        read_gguf_tokenizer(read_header(file), "tiny.gguf")
+    command = [
+        sys.executable,
+        "-m",
+        "gguf.scripts.gguf_new_metadata",
+        "--pre-tokenizer",
+        "llama-bpe",
+        "tiny.gguf",
+        "new.gguf",
+    ]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    tokenizer = read_gguf_tokenizer(read_header(tmp_path / "new.gguf"), "new.gguf")
+    vocabulary = of_bytes("llama-bpe")
+    assert [tokenizer(text).input_ids for text in TEXTS] == [vocabulary.published(text) for text in TEXTS]
