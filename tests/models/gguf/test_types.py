@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +29,22 @@ REFUSED = {
 def test_tokens_and_logits_are_those_of_the_model_that_was_written(kind: GgufType, tmp_path: Path) -> None:
     verdict = verdict_of(kind, tmp_path)
     assert (verdict.refused, verdict.tokens, verdict.difference) == ("", True, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"said": {"llama.attention.value_length": 4}}, "llama.attention.value_length = 4"),
+        (
+            {"unsaid": ["attention.layer_norm_rms_epsilon"]},
+            "expected llama.attention.layer_norm_rms_epsilon in tiny.gguf",
+        ),
+        ({"said": {"llama.attention.head_count_kv": [2, 1]}}, "expected one attention.head_count_kv for all layers"),
+    ],
+)
+def test_a_header_of_no_model_is_refused(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """Heads whose keys and values differ in width, no epsilon, another number of heads in each layer."""
+    assert words in verdict_of(dataclasses.replace(_BY_TITLE["SmolLM2"], **changed), tmp_path).refused
 
 
 @pytest.mark.slow
