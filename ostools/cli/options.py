@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from ostools.cli.commands import Command
-from ostools.cli.prompts import WRAPPED, read_prompts, texts_of
+from ostools.cli.prompts import WRAPPED, read_prompts, require_utf8, texts_of
 from ostools.cli.signature import UNKNOWN, Parameter, names_in, signature_of
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
@@ -323,6 +323,9 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
 
     A prompt is a `Prompts`. Raises `InputError` for what cannot be read.
     """
+    for name in (*_TEXTS, "task", "mitigation"):
+        for text in texts_of(values.get(name)):
+            require_utf8(f"--{name.replace('_', '-')}", text)
     arguments: dict[str, Any] = {}
     for parameter in filter(takes_prompt, signature_of(command.function).parameters):
         has_chat = any(field.name == "chat" for field in fields_of(command))

@@ -96,6 +96,17 @@ def texts_of(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
+def require_utf8(where: str, text: str) -> None:
+    """Refuse text with bytes that are not UTF-8 (Python keeps those of a command line as halves of
+    characters), or with such a half, which JSON can write."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        found = f"the byte 0x{code - 0xDC00:02X}" if 0xDC80 <= code <= 0xDCFF else f"U+{code:04X}"
+        raise InputError(f"{where}: expected text in UTF-8, found {found} at {error.start}") from None
+
+
 def parse_ids(text: str) -> tuple[int, ...]:
     """Whole numbers with commas or blanks between them, in brackets or without."""
     words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
@@ -144,4 +155,5 @@ def _of_json(where: str, line: str) -> Value:
         raise InputError(
             f"{where}: expected a JSON object with a text under the key 'prompt', or token ids under 'ids', found none"
         )
+    require_utf8(where, text)
     return text

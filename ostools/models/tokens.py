@@ -30,6 +30,7 @@ from ostools.models.tokenizer_calls import (
     notice_markers,
     plain_ids,
     refuse_unknown,
+    require_utf8,
     required,
     template_ids,
     token_ids,
@@ -148,10 +149,7 @@ def _require_text(text: object) -> None:
     if not isinstance(text, str) or not text:
         wrong = "empty text" if isinstance(text, str) else short_repr(text)
         raise InputError(f"expected a prompt, found {wrong}: give it at least one character")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(f"expected text that UTF-8 can write, found {text[error.start]!r} at {error.start}") from None
+    require_utf8(text)
 
 
 def _as_rendered(tokenizer: Any, text: str) -> Rendered | None:
