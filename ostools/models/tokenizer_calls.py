@@ -128,6 +128,14 @@ def notice_markers(text: str, count: int) -> None:
     )
 
 
+@lru_cache(maxsize=1024)
+def notice_left_out(tokens: tuple[str, ...]) -> None:
+    """Say once, on stderr, that what the tokenizer puts behind a text is left out."""
+    sys.stderr.write(
+        f"note: the tokenizer puts {' '.join(tokens)} behind a text; it is left out: a prompt ends in its text's last token\n"
+    )
+
+
 def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     """The special ids that the tokenizer itself puts before and after any text."""
     framed = token_ids(tokenizer, HARMLESS, add_special_tokens=True, split_special_tokens=True)
@@ -138,8 +146,19 @@ def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     raise InputError("expected a tokenizer that puts special tokens around a text, found one that changes the text's")
 
 
-def plain_ids(tokenizer: Any, text: str) -> list[int]:
-    """The tokenizer's ids, where only its own frame around the text may hold special tokens."""
+def lead(tokenizer: Any, bos: bool | None = None) -> list[int]:
+    """The special ids before a text: the tokenizer's own; `bos` says whether its BOS is one of them (None: as it does)."""
+    before, _ = frame(tokenizer)
+    bos_id = tokenizer.bos_token_id
+    if bos and bos_id is None:
+        raise InputError("bos: expected a tokenizer with a BOS token, found one without: leave bos out")
+    if bos is None or (bos_id in before) is bos:
+        return before
+    return [bos_id, *before] if bos else [index for index in before if index != bos_id]
+
+
+def text_ids(tokenizer: Any, text: str) -> list[int]:
+    """The tokenizer's ids of a text, without the special tokens that it puts around it (`frame`); the text holds none."""
     ids = token_ids(tokenizer, text, add_special_tokens=True, split_special_tokens=True)
     before, after = frame(tokenizer)
     end = len(ids) - len(after)
@@ -159,7 +178,7 @@ def plain_ids(tokenizer: Any, text: str) -> list[int]:
                 f"expected plain text, found {tokenizer.convert_ids_to_tokens(index)!r}, which this tokenizer can only "
                 "read as a control token: change the text, or use `ost.Prompt.from_ids` where the token is meant"
             )
-    return ids
+    return body
 
 
 def refuse_unknown(tokenizer: Any, ids: list[int], text: str) -> None:
