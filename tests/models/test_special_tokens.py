@@ -12,8 +12,10 @@ import torch
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers.probability import line_ids
+from ostools.measure.unloaded import _Encoder
 from ostools.models.tokenizer_calls import notice_left_out
 from ostools.models.tokens import count_tokens, offsets
+from ostools.sweep.corpus.texts import draw
 from tests.checkpoints import make_model
 from tests.tokenizers import TOKENIZERS
 
@@ -154,6 +156,17 @@ def test_y_n_is_of_the_texts_last_token_where_the_tokenizer_appends_an_eos() -> 
     assert result.frame["token"].iloc[-1] == "n"
     assert result.provenance.parameters["left_out"] == ("</s>",)
     assert json.loads(json.dumps(result.provenance.as_dict()))["parameters"]["left_out"] == ["</s>"]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_windows_of_texts_and_forecasts_are_of_the_same_tokens(name: str) -> None:
+    tokenizer: Any = TOKENIZERS[name]()
+    prompt = ost.encode(_model(name), LONGER)
+    assert _Encoder(tokenizer).ids([LONGER]) == [tuple(prompt.ids.tolist())]
+    before, body = prompt.origins.count("special") if prompt.origins else 0, prompt.ids.tolist()
+    ((window,),) = (drawn.windows for drawn in draw(tokenizer, [LONGER], [before + 3], count=None, seed=0))
+    piece = body[before + window.start : before + window.start + 3]
+    assert window.ids == (*body[:before], *piece)
 
 
 @pytest.mark.parametrize("bos", [None, True, False])
