@@ -93,12 +93,16 @@ def test_a_bos_is_chosen_of_plain_text_alone(run, thinker: str) -> None:
         "attention --prompt 1 --chat --no-bos": "--bos and --no-bos are of a plain text: expected --prompt alone, found --chat",
         "attention --ids 2,40 --bos": "--bos and --no-bos are of a plain text: expected --prompt alone, found --ids",
         "attention --task copy-last --length 3 --bos": "--bos and --no-bos are of a text: expected --prompt beside them",
-        "collapse --lengths 1 --ids 2,40 --no-bos": "bos: expected text, found token ids",
-        "collapse --task copy-last --lengths 1 --chat --bos": "bos: expected plain text, found a chat",
-        "report --prompt a --no-bos --model embedded --out x.html": "--bos: expected one --model, found two",
     }
     for line, words in refusals.items():
         assert_refused(run(*shlex.split(line), "--model", thinker), words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["--bos", "--chat"])
+def test_nothing_is_chosen_around_a_text_for_two_models(run, thinker: str, option: str) -> None:
+    line = f"report --prompt a {option} --model embedded --out x.html"
+    assert_refused(run(*line.split(), "--model", thinker), f"{option}: expected one --model, found two")
 
 
 def test_the_prompts_of_a_file_are_each_a_turn(run, thinker: str, tmp_path: Path) -> None:

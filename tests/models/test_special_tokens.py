@@ -16,7 +16,7 @@ from ostools.measure.unloaded import _Encoder
 from ostools.models.tokenizer_calls import notice_left_out
 from ostools.models.tokens import count_tokens, offsets
 from ostools.sweep.corpus.texts import draw
-from tests.checkpoints import make_model
+from tests.checkpoints import make_model, tiny_model
 from tests.tokenizers import TOKENIZERS
 
 TEXT, LONGER = "the hen", "the other hen, there"
@@ -195,6 +195,9 @@ def test_a_bos_cannot_be_chosen_of_a_chat_or_of_ids() -> None:
     ids = ost.tasks.RepeatedIds(ost.encode(model, TEXT).ids.tolist())
     with pytest.raises(InputError, match="bos: expected text, found token ids"):
         ost.collapse(model, ids, lengths=[1], bos=False)
+    chatting = tiny_model("gemma")
+    with pytest.raises(InputError, match="bos: expected plain text, found a chat"):
+        ost.collapse(chatting, "copy-last", lengths=[1], chat=True, bos=False)
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
