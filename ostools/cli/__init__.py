@@ -7,6 +7,7 @@ once. Results go to stdout, progress and refusals to stderr.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from functools import cache, partial
@@ -229,11 +230,15 @@ def _of_the_system(error: OSError) -> int:
 
 
 def _open_streams() -> None:
-    """Send what is written to a stream that the shell has closed (`>&-`: None in Python) nowhere."""
+    """Send what is written to a stream that the shell has closed (`>&-`: None in Python) nowhere,
+    and write a character that a stream's encoding lacks (PYTHONIOENCODING=ascii) as its escape."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if stream is None:
             # Open for as long as the process lasts.
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _drop_stdout() -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from ostools.cli.commands import Command
-from ostools.cli.prompts import WRAPPED, read_prompts, texts_of
+from ostools.cli.prompts import WRAPPED, read_prompts, require_utf8, texts_of
 from ostools.cli.signature import UNKNOWN, Parameter, names_in, signature_of
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
@@ -76,6 +76,7 @@ _IN_CHAT = (
     ("--system", "TEXT", "In the chat template: a system prompt before it."),
     ("--thinking", "", "In the chat template: leave its switch for thinking on."),
 )
+_BOS = (("--bos/--no-bos", "", "The tokenizer's BOS before the text, or not; default: as the tokenizer does."),)
 
 
 def _declared(rows: Iterable[tuple[str, str, str]], repeatable: bool = False) -> list[click.Parameter]:
@@ -130,8 +131,8 @@ def declared(command: Command) -> list[click.Parameter]:
     options: list[click.Parameter] = []
     for prompt in filter(takes_prompt, parameters):
         options += _prompt_options("Sequence[" in prompt.annotation)
-        if "chat" not in {parameter.name for parameter in parameters}:
-            options += _declared(_IN_CHAT)
+        names = {parameter.name for parameter in parameters}
+        options += _declared((*(() if "bos" in names else _BOS), *(() if "chat" in names else _IN_CHAT)))
     options += [field.declared for field in fields_of(command)]
     if has_model(command):
         if not command.loads_model:
@@ -323,10 +324,13 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
 
     A prompt is a `Prompts`. Raises `InputError` for what cannot be read.
     """
+    for name in (*_TEXTS, "task", "mitigation"):
+        for text in texts_of(values.get(name)):
+            require_utf8(f"--{name.replace('_', '-')}", text)
     arguments: dict[str, Any] = {}
     for parameter in filter(takes_prompt, signature_of(command.function).parameters):
-        has_chat = any(field.name == "chat" for field in fields_of(command))
-        hidden = WRAPPED if has_chat else ()
+        own = {field.name for field in fields_of(command)}
+        hidden = {*(WRAPPED if "chat" in own else ()), *({"bos"} & own)}
         visible = {name: value for name, value in values.items() if name not in hidden}
         prompts = read_prompts(visible, needed=parameter.required)
         if prompts is not None:

@@ -1,5 +1,5 @@
 """Prompts of a command: texts or token ids, given one by one or read from a file, each refused by
-its line; and whether they are turns in a chat template."""
+its line; and whether they are turns in a chat template, or have a BOS before them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Prompts:
     """The prompts of a command and how they are put to the model.
 
     values: texts, or token ids.
-    wrapped: chat, system and thinking, as `models.encode` takes them; None for plain text.
+    wrapped: bos, chat, system and thinking that were chosen, as `models.encode` takes them; None where none was.
     """
 
     values: tuple[Value, ...]
@@ -39,7 +39,7 @@ class Prompts:
         return prompts[0] if len(prompts) == 1 else prompts
 
     def _encoded(self, model: TransformerBridge, value: Value) -> str | Prompt:
-        """A prompt in tokens, or a text as it is where no template is meant."""
+        """A prompt in tokens, or a text as it is where nothing was chosen."""
         from ostools.models import Prompt, encode
 
         if not isinstance(value, str):
@@ -54,12 +54,14 @@ def read_prompts(values: Mapping[str, Any], *, needed: bool) -> Prompts | None:
     the chat template without a chat.
     """
     prompts = _values(values, needed)
-    wrapped = {name: values.get(name) for name in WRAPPED}
+    wrapped, bos = {name: values.get(name) for name in WRAPPED}, values.get("bos")
     chat = bool(wrapped["chat"])
     if not chat and (wrapped["system"] is not None or wrapped["thinking"]):
         option = "--system" if wrapped["system"] is not None else "--thinking"
         raise InputError(f"{option}: expected --chat beside it, found none: only a chat template uses it")
     if prompts is None:
+        if bos is not None:
+            raise InputError("--bos and --no-bos are of a text: expected --prompt beside them, found none")
         if chat:
             raise InputError(
                 "--chat: a task is asked in the chat template where there is one; expected --prompt beside --chat"
@@ -67,8 +69,18 @@ def read_prompts(values: Mapping[str, Any], *, needed: bool) -> Prompts | None:
         return None
     if chat and not all(isinstance(prompt, str) for prompt in prompts):
         raise InputError("--chat: expected --prompt beside it, found --ids: a chat template is written around a text")
+    if bos is not None:
+        _require_plain(prompts, chat)
+        return Prompts(tuple(prompts), {"bos": bos})
     wrapped |= {"chat": True, "thinking": bool(wrapped["thinking"])}
     return Prompts(tuple(prompts), wrapped if chat else None)
+
+
+def _require_plain(prompts: list[Value], chat: bool) -> None:
+    """Refuse --bos and --no-bos for what is no plain text."""
+    if chat or not all(isinstance(prompt, str) for prompt in prompts):
+        beside = "--chat, whose template writes its special tokens" if chat else "--ids, which stand as they are"
+        raise InputError(f"--bos and --no-bos are of a plain text: expected --prompt alone, found {beside}")
 
 
 def _values(values: Mapping[str, Any], needed: bool) -> list[Value] | None:
@@ -94,6 +106,17 @@ def texts_of(value: Any) -> list[str]:
     if value is None:
         return []
     return [value] if isinstance(value, str) else list(value)
+
+
+def require_utf8(where: str, text: str) -> None:
+    """Refuse text with bytes that are not UTF-8 (Python keeps those of a command line as halves of
+    characters), or with such a half, which JSON can write."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        found = f"the byte 0x{code - 0xDC00:02X}" if 0xDC80 <= code <= 0xDCFF else f"U+{code:04X}"
+        raise InputError(f"{where}: expected text in UTF-8, found {found} at {error.start}") from None
 
 
 def parse_ids(text: str) -> tuple[int, ...]:
@@ -144,4 +167,5 @@ def _of_json(where: str, line: str) -> Value:
         raise InputError(
             f"{where}: expected a JSON object with a text under the key 'prompt', or token ids under 'ids', found none"
         )
+    require_utf8(where, text)
     return text

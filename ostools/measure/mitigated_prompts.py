@@ -126,9 +126,10 @@ def rewritten(
     text, silent = rewritten_text(what, before, mitigation, task)
     if text is None or text == before:
         return prompt, silent
-    if chat is None:
-        return text, silent
     # Put to the model as the prompt's text was.
+    if chat is None:
+        bos = prompt.chosen_bos if isinstance(prompt, Prompt) else None
+        return (text if bos is None else encode(model, text, bos=bos)), silent
     return encode(model, text, chat=True, system=chat.system, thinking=chat.thinking == ON), silent
 
 

@@ -20,7 +20,7 @@ from hooks import HookError
 from hooks.errors import is_whole, listed
 from ostools.ground.errors import InputError, short_repr
 from ostools.models import Prompt, encode
-from ostools.models.chat import CHAT_PROVENANCE, TEXT
+from ostools.models.chat import PROMPT_PROVENANCE, TEXT
 from ostools.models.tokens import fitted
 from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import BINS, binned, checked_bins, interval_of_mean
@@ -242,7 +242,7 @@ def join_results(
     """Table, provenance and results of a `PromptResults`; `own_parameters`: names of parameters that are each prompt's own."""
     frames = [result.frame.assign(prompt=number) for number, result in enumerate(results, start=1)]
     table: Frame = pd.concat(frames, ignore_index=True)
-    own_parameters = (*own_parameters, *CHAT_PROVENANCE)
+    own_parameters = (*own_parameters, *PROMPT_PROVENANCE)
     prompts = {
         str(number): {"token_ids": result.provenance.token_ids}
         | {name: value for name, value in result.provenance.parameters.items() if name in own_parameters}

@@ -28,8 +28,7 @@ from ostools.models.files.shards import check_stored, has_weights, read_shards
 from ostools.models.files.sources import Source
 from ostools.models.files.tokenizer import read_tokenizer
 from ostools.models.shape import Shape
-from ostools.models.tokenizer_calls import token_ids
-from ostools.models.tokens import count_tokens, require_chat, required
+from ostools.models.tokens import count_tokens, prompt_ids, require_chat, required
 from ostools.tasks import CollapseTask, Task
 from ostools.tasks.questions import question
 
@@ -160,7 +159,7 @@ class _Encoder:
 
     def ids(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         tokenizer = required(self.tokenizer)
-        return [tuple(token_ids(tokenizer, text, split_special_tokens=True)) for text in texts]
+        return [tuple(prompt_ids(tokenizer, text)) for text in texts]
 
     def token(self, index: int) -> str:
         return str(self.tokenizer.convert_ids_to_tokens(index))

@@ -26,6 +26,7 @@ from hooks.sites import is_closed
 from ostools.ground.errors import InputError
 from ostools.models.files.checks import read_json
 from ostools.models.lazy_cast import stored_part
+from ostools.models.tokenizer_calls import frame
 
 _CHUNK = 1 << 26  # bytes hashed in one go: a model on a GPU is not copied as a whole
 _HASHED: ContextVar[WeakKeyDictionary[TransformerBridge, tuple[list[Any], str]] | None] = ContextVar(
@@ -75,7 +76,11 @@ class Metadata(LoaderFacts):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDescription(LoaderFacts):
-    """The identity of a model: what the loader noted (`LoaderFacts`), and what it is now. `device`: where it computes."""
+    """The identity of a model: what the loader noted (`LoaderFacts`), and what it is now. `device`: where it computes.
+
+    bos: whether the tokenizer puts its BOS before a text: "added" or "not added". eos: whether it puts its EOS behind one:
+    "appended" (prompts leave it out) or "not appended". None: it has no such token, or there is no tokenizer.
+    """
 
     weight_hash: str
     config_hash: str
@@ -89,6 +94,8 @@ class ModelDescription(LoaderFacts):
     dtype: str
     device: str
     attention_implementation: str
+    bos: str | None
+    eos: str | None
 
 
 _metadata: WeakKeyDictionary[TransformerBridge, Metadata] = WeakKeyDictionary()
@@ -138,6 +145,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
     dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights.values()})
     narrow, eager = bool({"bfloat16", "float16"} & set(dtypes)), getattr(model.cfg, "eager_scores", True)
     devices = sorted({str(weight.device) for weight in weights.values()})
+    bos, eos = _special_tokens(model.tokenizer)
     return ModelDescription(
         **{field.name: getattr(metadata, field.name) for field in fields(LoaderFacts)},
         weight_hash=_hash_within_a_measurement(model, weights | dict(_saved_buffers(model))),
@@ -152,6 +160,18 @@ def describe(model: TransformerBridge) -> ModelDescription:
         dtype="+".join(dtypes) + "-eager" * (narrow and eager),
         device="+".join(devices),
         attention_implementation="float32 scores" if narrow and not eager else "eager",
+        bos=bos,
+        eos=eos,
+    )
+
+
+def _special_tokens(tokenizer: Any) -> tuple[str | None, str | None]:
+    """`ModelDescription.bos` and `.eos` of a tokenizer, or of None."""
+    before, after = ([], []) if tokenizer is None else frame(tokenizer)
+    bos, eos = (getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id"))
+    return (
+        None if bos is None else "added" if bos in before else "not added",
+        None if eos is None else "appended" if eos in after else "not appended",
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from copy import deepcopy
 from types import FunctionType
 from typing import Any, Literal
 
@@ -44,6 +45,7 @@ from ostools.models.precision.scores import (
     reference_attention,
 )
 from ostools.models.precision.torch_state import default_torch_state
+from ostools.models.tokenizer_calls import frame
 
 
 @default_torch_state()
@@ -203,10 +205,28 @@ def probe_of(module: PreTrainedModel) -> Int[Tensor, "1 pos"]:
 
 
 def give_tokenizer(bridge: TransformerBridge, tokenizer: Any) -> None:
-    """The tokenizer, and what TransformerLens asks of it; None leaves a model that takes token ids alone."""
-    if tokenizer is not None:
-        bridge.tokenizer = tokenizer
-        bridge.cfg.tokenizer_prepends_bos, bridge.cfg.tokenizer_appends_eos = detect_tokenizer_bos_eos(tokenizer)
+    """Give the bridge the tokenizer, so that its own methods cut a text as `encode` does; None: it takes token ids alone.
+
+    TransformerLens 4.3 puts a BOS before a text unless its settings say otherwise, pads every text, and takes an EOS behind
+    texts off where all rows end in one. So the tokenizer's own way with BOS becomes the default, and EOS pads where there is no
+    pad token, or where the tokenizer puts EOS behind a text. That is set on a copy: the user's tokenizer stays as it is.
+    """
+    if tokenizer is None:
+        return
+    prepends, appends = detect_tokenizer_bos_eos(tokenizer)
+    bridge.cfg.default_prepend_bos = bridge.cfg.tokenizer_prepends_bos = prepends
+    bridge.cfg.tokenizer_appends_eos = appends
+    if tokenizer.pad_token_id is None or (appends and tokenizer.pad_token_id != tokenizer.eos_token_id):
+        tokenizer = deepcopy(tokenizer)
+        tokenizer.pad_token = _padding_token(tokenizer)
+    bridge.tokenizer = tokenizer
+
+
+def _padding_token(tokenizer: Any) -> str | None:
+    """EOS, or where it begins every text another special token, if there is one: on the left EOS would be masked as padding."""
+    before, _ = frame(tokenizer)
+    tokens = [token for token in (tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token) if token is not None]
+    return min(tokens, key=lambda token: tokenizer.convert_tokens_to_ids(token) in before, default=None)
 
 
 def _first_pass(run: Callable[[], torch.Tensor], name: str) -> torch.Tensor:

@@ -36,6 +36,14 @@ def tokenizing(what: object) -> Iterator[None]:
         ) from None
 
 
+def require_utf8(text: str) -> None:
+    """Refuse, with `InputError`, text with half of a character, of which no tokenizer makes ids."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"expected text that UTF-8 can write, found {text[error.start]!r} at {error.start}") from None
+
+
 def is_failure(error: BaseException) -> bool:
     """Whether a library failed: an Exception, or a panic of Rust's. An interrupt or an exit is none."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
@@ -43,12 +51,15 @@ def is_failure(error: BaseException) -> bool:
 
 def token_ids(tokenizer: Any, text: str, **options: bool) -> list[int]:
     """The ids that the tokenizer makes of a text; `options` are its own (`add_special_tokens`, `split_special_tokens`)."""
+    require_utf8(text)
     with tokenizing(text):
         return list(tokenizer(text, return_attention_mask=False, verbose=False, **options).input_ids)
 
 
 def token_ids_of_each(tokenizer: Any, texts: Sequence[str], **options: bool) -> list[list[int]]:
     """The ids of each text, by one call."""
+    for text in texts:
+        require_utf8(text)
     with tokenizing(texts[0] if texts else ""):
         rows = tokenizer(list(texts), return_attention_mask=False, verbose=False, **options).input_ids
     return [list(ids) for ids in rows]
@@ -56,6 +67,7 @@ def token_ids_of_each(tokenizer: Any, texts: Sequence[str], **options: bool) -> 
 
 def ids_and_places(tokenizer: Any, text: str, **options: bool) -> tuple[list[int], list[Span]]:
     """The ids of a text, and for each the first and the one after the last of its characters."""
+    require_utf8(text)
     with tokenizing(text):
         encoding = tokenizer(text, return_offsets_mapping=True, verbose=False, **options)
     return list(encoding.input_ids), [(int(start), int(end)) for start, end in encoding.offset_mapping]
@@ -116,6 +128,14 @@ def notice_markers(text: str, count: int) -> None:
     )
 
 
+@lru_cache(maxsize=1024)
+def notice_left_out(tokens: tuple[str, ...]) -> None:
+    """Say once, on stderr, that what the tokenizer puts behind a text is left out."""
+    sys.stderr.write(
+        f"note: the tokenizer puts {' '.join(tokens)} behind a text; it is left out: a prompt ends in its text's last token\n"
+    )
+
+
 def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     """The special ids that the tokenizer itself puts before and after any text."""
     framed = token_ids(tokenizer, HARMLESS, add_special_tokens=True, split_special_tokens=True)
@@ -126,8 +146,19 @@ def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     raise InputError("expected a tokenizer that puts special tokens around a text, found one that changes the text's")
 
 
-def plain_ids(tokenizer: Any, text: str) -> list[int]:
-    """The tokenizer's ids, where only its own frame around the text may hold special tokens."""
+def lead(tokenizer: Any, bos: bool | None = None) -> list[int]:
+    """The special ids before a text: the tokenizer's own; `bos` says whether its BOS is one of them (None: as it does)."""
+    before, _ = frame(tokenizer)
+    bos_id = tokenizer.bos_token_id
+    if bos and bos_id is None:
+        raise InputError("bos: expected a tokenizer with a BOS token, found one without: leave bos out")
+    if bos is None or (bos_id in before) is bos:
+        return before
+    return [bos_id, *before] if bos else [index for index in before if index != bos_id]
+
+
+def text_ids(tokenizer: Any, text: str) -> list[int]:
+    """The tokenizer's ids of a text, without the special tokens that it puts around it (`frame`); the text holds none."""
     ids = token_ids(tokenizer, text, add_special_tokens=True, split_special_tokens=True)
     before, after = frame(tokenizer)
     end = len(ids) - len(after)
@@ -147,7 +178,7 @@ def plain_ids(tokenizer: Any, text: str) -> list[int]:
                 f"expected plain text, found {tokenizer.convert_ids_to_tokens(index)!r}, which this tokenizer can only "
                 "read as a control token: change the text, or use `ost.Prompt.from_ids` where the token is meant"
             )
-    return ids
+    return body
 
 
 def refuse_unknown(tokenizer: Any, ids: list[int], text: str) -> None:

@@ -1,7 +1,8 @@
 """Text to token ids and back, with nothing silent on the way.
 
-The tokenizer adds its special tokens once, as it would by itself; a user's text never becomes one; what cannot be
-encoded so is refused. The bridge's own `to_tokens` does neither.
+The special tokens that the tokenizer puts before a text stand there once; those that it puts behind one (EOS) are left out: a
+prompt is continued; a user's text never becomes one; what cannot be encoded so is refused. The bridge's own `to_tokens` cuts a
+text alike (`load.give_tokenizer`), but reads markers in it (`<|im_start|>`) as tokens.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from ostools.models.tokenizer_calls import (
     control_ids,
     frame,
     ids_and_places,
+    lead,
     markers_in,
+    notice_left_out,
     notice_markers,
-    plain_ids,
     refuse_unknown,
+    require_utf8,
     required,
     template_ids,
+    text_ids,
     token_ids,
     token_text,
     token_texts,
@@ -55,6 +59,9 @@ class Prompt:
         chat: how the chat template was asked; None where it was not used.
         markers: how many markers of the tokenizer the text holds that were read as plain text.
         markers_as_tokens: whether markers in the text were read as tokens.
+        chosen_bos: `bos=` of `encode`; None: the tokenizer's own way, or a prompt that is no plain text.
+        bos_not_added: the tokenizer's BOS, as text, where it has one and by itself puts none before a text; None elsewhere.
+        left_out: what the tokenizer puts behind a text (its EOS), as texts. It is not in the prompt.
     """
 
     text: str | None
@@ -65,13 +72,22 @@ class Prompt:
     chat: Chat | None = None
     markers: int = 0
     markers_as_tokens: bool = False
+    chosen_bos: bool | None = None
+    bos_not_added: str | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Entries of a provenance about the chat template and of its markers in the text; nothing where there are none."""
+        """Entries of a provenance: chat template, markers in the text, a chosen BOS, special tokens that a reader may miss."""
+        values = {
+            "markers_as_text": self.markers or None,
+            "markers_as_tokens": self.markers_as_tokens or None,
+            "bos": self.chosen_bos,
+            "bos_not_added": self.bos_not_added,
+            "left_out": self.left_out or None,
+        }
         chat_values = {} if self.chat is None else self.chat.provenance
-        marker_values = {"markers_as_text": self.markers} if self.markers else {}
-        return chat_values | marker_values | ({"markers_as_tokens": True} if self.markers_as_tokens else {})
+        return chat_values | {name: value for name, value in values.items() if value is not None}
 
     @classmethod
     def from_chat_text(cls, model: TransformerBridge, text: str) -> Prompt:
@@ -112,46 +128,54 @@ class Prompt:
 
 @checked_arguments(InputError, IN_WORDS)
 def encode(
-    model: TransformerBridge, text: str, *, chat: bool = False, system: str | None = None, thinking: bool = False
+    model: TransformerBridge,
+    text: str,
+    *,
+    bos: bool | None = None,
+    chat: bool = False,
+    system: str | None = None,
+    thinking: bool = False,
 ) -> Prompt:
-    """The prompt of a text. The tokenizer puts its special tokens around it once; the text itself never becomes one.
+    """The prompt of a text, after the special tokens that the tokenizer puts before it. The text itself never becomes one.
+
+    What the tokenizer puts behind a text (its EOS) is left out: a prompt is continued, and ends in its text's last token.
+    `Prompt.left_out`, and every provenance, say so.
 
     Args:
+        bos: whether the tokenizer's BOS stands before the text; None: as the tokenizer does by itself. Only for plain text.
         chat: whether the text is put into the tokenizer's chat template, as a user's turn with the opening of the answer. Other
             special tokens are then not added.
         system: a system prompt before it.
         thinking: whether the model is to think before it answers, if its template has a switch (`enable_thinking`, `thinking`,
             `reasoning_effort`). `Prompt.chat` says what became of it.
 
-    Raises `InputError` for empty text; for text longer than the context; for text that the tokenizer cannot keep from becoming
-    a special token; for two leading BOS, unknown tokens and ids outside the embedding; for a system prompt that the template
-    does not take; for `thinking` if the template has no switch; for `system` or `thinking` without a chat; and for a template
-    that rewrites the message.
+    Raises `InputError` for `bos=True` if the tokenizer has no BOS; for empty text; for text longer than the context; for text
+    that the tokenizer cannot keep from becoming a special token; for two leading BOS, unknown tokens and ids outside the
+    embedding; for a system prompt that the template does not take; for `thinking` if it has no switch; for `system` or
+    `thinking` without a chat, and `bos` with one; and for a template that rewrites the message.
     """
-    require_chat(chat, system, thinking)
+    require_chat(chat, system, thinking, bos)
     _require_text(text)
     tokenizer = tokenizer_of(model)
     if markers := markers_in(tokenizer, text):
         notice_markers(text, markers)
-    if not chat:
-        ids = plain_ids(tokenizer, text)
-        before, after = frame(tokenizer)
-        inside = len(ids) - len(before) - len(after)
-        prompt = _prompt(model, text, ids, [SPECIAL] * len(before) + [TEXT] * inside + [SPECIAL] * len(after))
-    else:
+    if chat:
         rendered, ids = chat_ids(tokenizer, text, system, thinking)
         prompt = _prompt(model, rendered.text, ids, _origins(tokenizer, rendered, ids), rendered.chat)
-    return replace(prompt, markers=markers)
+        return replace(prompt, markers=markers)
+    before, body, (_, after) = lead(tokenizer, bos), text_ids(tokenizer, text), frame(tokenizer)
+    prompt = _prompt(model, text, [*before, *body], [SPECIAL] * len(before) + [TEXT] * len(body))
+    if left_out := tuple(token_text(tokenizer, index) for index in after):
+        notice_left_out(left_out)
+    not_added = None if bos is not None or tokenizer.bos_token_id in before else tokenizer.bos_token
+    return replace(prompt, markers=markers, chosen_bos=bos, bos_not_added=not_added, left_out=left_out)
 
 
 def _require_text(text: object) -> None:
     if not isinstance(text, str) or not text:
         wrong = "empty text" if isinstance(text, str) else short_repr(text)
         raise InputError(f"expected a prompt, found {wrong}: give it at least one character")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(f"expected text that UTF-8 can write, found {text[error.start]!r} at {error.start}") from None
+    require_utf8(text)
 
 
 def _as_rendered(tokenizer: Any, text: str) -> Rendered | None:
@@ -168,26 +192,36 @@ def _as_rendered(tokenizer: Any, text: str) -> Rendered | None:
     return again if again is not None and again.text == text else None
 
 
-def require_chat(chat: bool, system: object, thinking: object) -> None:
-    """Refuse, with `InputError`, what only a chat template knows of where there is none."""
+def require_chat(chat: bool, system: object, thinking: object, bos: object = None) -> None:
+    """Refuse, with `InputError`, what only a chat template knows of where there is none, and `bos` where there is one."""
     chat_options = [name for name, value in (("system", system), ("thinking", thinking or None)) if value is not None]
     if chat_options and not chat:
         raise InputError(
             f"{chat_options[0]}: expected a chat, found plain text: ask in the chat template, or leave {chat_options[0]} out"
         )
+    if chat and bos is not None:
+        raise InputError(
+            "bos: expected plain text, found a chat, whose template writes its special tokens: leave bos out"
+        )
+
+
+def prompt_ids(tokenizer: Any, text: str, bos: bool | None = None) -> list[int]:
+    """The ids that `encode` makes of a plain text. Raises as it does."""
+    return [*lead(tokenizer, bos), *text_ids(tokenizer, text)]
 
 
 def count_tokens(
-    tokenizer: Any, text: str, *, chat: bool = False, system: str | None = None, thinking: bool = False
+    tokenizer: Any,
+    text: str,
+    *,
+    bos: bool | None = None,
+    chat: bool = False,
+    system: str | None = None,
+    thinking: bool = False,
 ) -> int:
     """Number of ids that `encode` would make of a text, where there is a tokenizer and no model yet."""
-    return len(chat_ids(tokenizer, text, system, thinking)[1] if chat else plain_ids(tokenizer, text))
-
-
-def text_ids(tokenizer: Any, text: str) -> list[int]:
-    """The ids that `encode` makes of a text, without those that the tokenizer puts around it (`frame`). Raises as it does."""
-    ids, (before, after) = plain_ids(tokenizer, text), frame(tokenizer)
-    return ids[len(before) : len(ids) - len(after)]
+    require_chat(chat, system, thinking, bos)
+    return len(chat_ids(tokenizer, text, system, thinking)[1] if chat else prompt_ids(tokenizer, text, bos))
 
 
 def fitted(model: TransformerBridge, prompt: Prompt) -> Prompt:
@@ -305,11 +339,12 @@ def offsets(model: TransformerBridge, prompt: Prompt) -> list[tuple[int, int]]:
             "model with a tokenizer.json"
         )
     ids = prompt.ids.tolist()
-    # As `encode` asks: around a text the tokenizer puts its special tokens, a chat template holds its own.
-    for special, split in ((True, True), (False, False), (True, False)):
+    # As `encode` asks: a plain text holds no special token, a chat template its own; before either may stand some.
+    for split in (True, False):
         encoded_ids, places = ids_and_places(
-            tokenizer, prompt.text, add_special_tokens=special, split_special_tokens=split
+            tokenizer, prompt.text, add_special_tokens=False, split_special_tokens=split
         )
-        if encoded_ids == ids:
-            return places
+        before = len(ids) - len(encoded_ids)
+        if before >= 0 and ids[before:] == encoded_ids:
+            return [(0, 0)] * before + places
     raise InputError("expected the prompt's own ids from its text, found others: encode it again with this model")

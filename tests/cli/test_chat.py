@@ -68,6 +68,43 @@ def test_what_a_chat_cannot_be_is_refused(run, thinker: str, bare: str) -> None:
     assert_refused(without, "a chat template, found none: leave chat out")
 
 
+BOS_CHOSEN = {
+    "attention": ["--bos", "--no-bos"],
+    "sensitivity profile": ["--no-bos"],
+    "bounds --variant local": ["--no-bos"],
+    "attention heads": ["--no-bos"],
+    "ablate faithfulness --draws 1 --orders 19": ["--no-bos"],
+}
+
+
+@pytest.mark.parametrize("line", quick(BOS_CHOSEN, "attention", "bounds --variant local"))
+def test_a_bos_is_chosen_of_a_text(run, thinker: str, line: str) -> None:
+    """A tokenizer that adds it: `--bos` changes nothing, and stands in the provenance."""
+    plain = _result(run, thinker, f"{line} --prompt 'The 11'")["provenance"]
+    assert "bos" not in plain["parameters"]
+    for option in BOS_CHOSEN[line]:
+        provenance = _result(run, thinker, f"{line} --prompt 'The 11' {option}")["provenance"]
+        assert provenance["token_ids"] == plain["token_ids"][1 if option == "--no-bos" else 0 :]
+        assert provenance["parameters"]["bos"] is (option == "--bos")
+
+
+def test_a_bos_is_chosen_of_plain_text_alone(run, thinker: str) -> None:
+    refusals = {
+        "attention --prompt 1 --chat --no-bos": "--bos and --no-bos are of a plain text: expected --prompt alone, found --chat",
+        "attention --ids 2,40 --bos": "--bos and --no-bos are of a plain text: expected --prompt alone, found --ids",
+        "attention --task copy-last --length 3 --bos": "--bos and --no-bos are of a text: expected --prompt beside them",
+    }
+    for line, words in refusals.items():
+        assert_refused(run(*shlex.split(line), "--model", thinker), words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["--bos", "--chat"])
+def test_nothing_is_chosen_around_a_text_for_two_models(run, thinker: str, option: str) -> None:
+    line = f"report --prompt a {option} --model embedded --out x.html"
+    assert_refused(run(*line.split(), "--model", thinker), f"{option}: expected one --model, found two")
+
+
 def test_the_prompts_of_a_file_are_each_a_turn(run, thinker: str, tmp_path: Path) -> None:
     (tmp_path / "two.txt").write_text("The 11\nThe 1\n")
     result = _result(run, thinker, "sensitivity --prompts two.txt --chat --linearisation frozen")

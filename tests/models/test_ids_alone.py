@@ -62,7 +62,7 @@ def test_collapse_over_ids_is_collapse_over_their_text(pair) -> None:
 @pytest.mark.parametrize(
     ("ids", "length", "options", "match"),
     [
-        ([2, 40], 1, {"bos": False}, "bos=False takes out what a tokenizer adds, but it does not add anything to ids"),
+        ([2, 40], 1, {"bos": False}, "bos: expected text, found token ids of ids, which stand as they are"),
         ([2, 268], 1, {}, "expected token ids from 0 to 267, found 268"),
         ([2, 40], 10**9, {}, r"ids at length 1000000000 does not fit the model's context of 96 tokens"),
         ([2, 40], 95, {}, r"expected at most 96 tokens \(the model's context\), found 97"),

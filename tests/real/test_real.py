@@ -47,6 +47,26 @@ def test_greedy_answers_are_those_of_generate(real: Real) -> None:
     assert "Rome" in real.model.tokenizer.decode(written)
 
 
+def test_the_bridges_own_methods_are_transformers_on_the_tokenizers_own_ids(real: Real) -> None:
+    model, plain, tokenizer = real.model, real.plain(torch.float32), real.model.tokenizer
+    assert (ost.describe(model).bos, ost.describe(model).eos) == (
+        "added" if real.name.startswith("gemma") else "not added",
+        "not appended",
+    )
+    for text in (TEXT, "na\u00efve caf\u00e9 \u65e5\u672c\u8a9e\n", " 1 1"):
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        assert model.to_tokens(text).tolist() == ids.tolist() == [encode(model, text).ids.tolist()]
+        assert model.to_str_tokens(text) == [tokenizer.decode([index]) for index in ids[0].tolist()]
+        logits = plain(ids, use_cache=False).logits
+        assert torch.equal(model(text), logits)
+        assert torch.equal(model.run_with_cache(text)[0], logits)
+        options: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False}
+        written = plain.generate(ids, attention_mask=torch.ones_like(ids), **options)[0]
+        assert model.generate(text, verbose=False, **options) == tokenizer.decode(written, skip_special_tokens=True)
+        for bos in (True, False):
+            assert model.to_tokens(text, prepend_bos=bos).tolist() == [encode(model, text, bos=bos).ids.tolist()]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_distances_are_those_of_a_loop_of_two_passes(real: Real, dtype: str) -> None:
     """In bfloat16 of the same y, to the bit: only the distance's own sum is rounded. In float32 sums go in any order."""

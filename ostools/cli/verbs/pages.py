@@ -81,11 +81,12 @@ def report(
 
 
 def _require_plain_text(prompts: Prompts) -> None:
-    """Refuse what is of one model alone: token ids, and a chat template."""
+    """Refuse what is of one model alone: token ids, a chat template, and its BOS."""
     if not isinstance(prompts.values[0], str):
         raise InputError("--ids: expected one --model, found two, which may number tokens differently: give --prompt")
     if prompts.wrapped is not None:
-        raise InputError("--chat: expected one --model, found two, each with a template of its own: leave it out")
+        option, owned = ("--chat", "a template") if "chat" in prompts.wrapped else ("--bos", "a tokenizer")
+        raise InputError(f"{option}: expected one --model, found two, each with {owned} of its own: leave it out")
 
 
 def _report_memory(

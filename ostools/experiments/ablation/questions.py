@@ -33,7 +33,7 @@ class AnsweredPrompt:
     def provenance(self) -> dict[str, Any]:
         """What a provenance says of it."""
         answer = self.answer.ids.tolist() if isinstance(self.answer, Prompt) else self.answer
-        return {"carriers": self.carriers, "answer": answer}
+        return {"carriers": self.carriers, "answer": answer, **self.prompt.provenance}
 
 
 @dataclass(frozen=True)

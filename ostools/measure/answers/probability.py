@@ -60,12 +60,13 @@ def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> tuple[int, 
     if not writes_lines(tokenizer):
         line = line.replace("\n", " ")
     ids = prompt.ids.tolist()
-    # As `encode` does it: around a text the tokenizer puts its special tokens, a chat template holds its own.
-    for special in (True, False):
-        if prompt.text is not None and _encoded(tokenizer, prompt.text, special) == ids:
-            joined_ids = _encoded(tokenizer, prompt.text + line, special)
-            if joined_ids[: len(ids)] == ids:
-                return _plain(model, joined_ids[len(ids) :], line)
+    # As `encode` does it: a plain text holds no special token, a chat template its own; before either may stand some.
+    for split in (True, False):
+        alone, joined_ids = (
+            _encoded(tokenizer, text, split) for text in (prompt.text or "", (prompt.text or "") + line)
+        )
+        if alone and ids[-len(alone) :] == alone == joined_ids[: len(alone)]:
+            return _plain(model, joined_ids[len(alone) :], line)
     anchor = _WORD if line[:1].isspace() else "\n"
     before, joined_ids = (_encoded(tokenizer, text, False) for text in (anchor, anchor + line))
     if joined_ids[: len(before)] != before:
@@ -89,8 +90,8 @@ def spare(reasons: bool, prefilled: bool = False) -> int:
     return FEW_SHOT_SPARE if prefilled else SPARE + REASONING * reasons
 
 
-def _encoded(tokenizer: Any, text: str, special: bool) -> list[int]:
-    return token_ids(tokenizer, text, add_special_tokens=special, split_special_tokens=special)
+def _encoded(tokenizer: Any, text: str, split: bool) -> list[int]:
+    return token_ids(tokenizer, text, add_special_tokens=False, split_special_tokens=split)
 
 
 def _plain(model: TransformerBridge, ids: Sequence[int], line: str) -> tuple[int, ...]:

@@ -110,6 +110,8 @@ def head_scores(
     ids = tuple(mitigated.prompt.ids.tolist()) if len(prompt_list) == 1 else None
     prompt_texts = [getattr(raw_prompt, "text", raw_prompt) for raw_prompt in prompt_list]
     parameters = {"prompts": prompt_texts, "carriers": carriers, "threshold": SINK, **mitigated.provenance_entry}
+    first, *others = (prompt.provenance for prompt in mitigated.prompts)
+    parameters |= {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
     return HeadScores(frame, replace(provenance, token_ids=ids, parameters=parameters))
 
 

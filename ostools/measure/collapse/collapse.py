@@ -50,7 +50,7 @@ def collapse(
     dtypes: Sequence[str] = ...,
     seeds: Sequence[int] = ...,
     layers: Literal["all"] | Iterable[int] | None = ...,
-    bos: bool = ...,
+    bos: bool | None = ...,
     mitigation: Mitigation | str | None = ...,
     chat: bool | None = ...,
     progress: Progress | None = ...,
@@ -66,7 +66,7 @@ def collapse(
     dtypes: Sequence[str] = ...,
     seeds: Sequence[int] = ...,
     layers: Literal["all"] | Iterable[int] | None = ...,
-    bos: bool = ...,
+    bos: bool | None = ...,
     mitigation: Mitigation | str | None = ...,
     chat: bool | None = ...,
     progress: Progress | None = ...,
@@ -85,7 +85,7 @@ def collapse(
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     seeds: Sequence[int] = (0,),
     layers: Literal["all"] | Iterable[int] | None = None,
-    bos: bool = True,
+    bos: bool | None = None,
     mitigation: Mitigation | str | None = None,
     chat: bool | None = False,
     progress: Progress | None = None,
@@ -108,8 +108,8 @@ def collapse(
         seeds: one digit stream for each, if the task draws digits.
         layers: blocks after which v^(l) is compared too: "all", or numbers from 0 (the embedding)
             to L, the last block, which is always there.
-        bos: whether the tokenizer's BOS, into which attention sinks, stands before every prompt.
-            False takes it out.
+        bos: whether the tokenizer's BOS, into which attention sinks, stands before every prompt;
+            None: as the tokenizer does by itself. Not for a chat, nor for ids.
         mitigation: a `mitigations.Mitigation` or its name with options. The pairs are those that it
             rewrites. Its hooks act in every dtype and in float64; with hooks, prompts go one by one.
         chat: whether a task's prompts are put in the tokenizer's chat template; None: if it has one.
@@ -140,7 +140,7 @@ def _checked_runs(
     seeds: Sequence[int],
     *,
     layers: Literal["all"] | Iterable[int] | None,
-    bos: bool,
+    bos: bool | None,
     mitigation: Mitigation | None,
 ) -> list[tuple[CollapseRun, dict[str, Any]]]:
     """A run for each task, with what its provenance says of the task; all prompts are built: what does not fit is refused

@@ -23,18 +23,17 @@ from ostools.measure.mitigated_prompts import rewriting
 from ostools.measure.passes.trees import PrefixTree, prefix_tree
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.models import Prompt, context_length, encode
-from ostools.models.tokenizer_calls import token_ids_of_each
-from ostools.models.tokens import control_ids, fitted, frame, token_text, tokenizer_of
+from ostools.models.tokenizer_calls import lead, token_ids_of_each
+from ostools.models.tokens import control_ids, fitted, require_chat, token_text, tokenizer_of
 from ostools.tasks import CollapseTask, Encoder, Pair, RepeatedIds, RepeatTask, Task, TaskPairs
 from ostools.tasks.pairs import NextPairs
 from ostools.tasks.repeats import TaskOfIds
 
 
 class ModelEncoder:
-    """A model's tokenizer as `tasks.Encoder`: many texts at once, each as `models.encode` encodes it; without its BOS where
-    `bos` is false."""
+    """A model's tokenizer as `tasks.Encoder`: many texts at once, each as `models.encode` encodes it with that `bos`."""
 
-    def __init__(self, model: TransformerBridge, bos: bool = True) -> None:
+    def __init__(self, model: TransformerBridge, bos: bool | None = None) -> None:
         self.model = model
         self.bos = bos
         self._known: set[int] | None = None
@@ -44,23 +43,15 @@ class ModelEncoder:
         that becomes a control or unknown token in the others."""
         tokenizer = tokenizer_of(self.model)
         if self._known is None:  # `encode` is too slow for every text, and refuses what can be wrong in one
-            if after := frame(tokenizer)[1]:
-                raise InputError(
-                    f"expected prompts to end in their text, found a tokenizer that puts {self.token(after[0])!r} behind "
-                    "every text: that token would be compared and repeated; set its add_eos_token to false"
-                )
-            self._known = set(encode(self.model, texts[0]).ids.tolist())
-        id_rows = token_ids_of_each(tokenizer, texts, add_special_tokens=True, split_special_tokens=True)
+            self._known = set(encode(self.model, texts[0], bos=self.bos).ids.tolist())
+        id_rows = token_ids_of_each(tokenizer, texts, add_special_tokens=False, split_special_tokens=True)
         for index in set().union(*map(set, id_rows)) - self._known:
             if index in control_ids(tokenizer):
                 raise InputError(
                     f"expected items that the tokenizer knows, found that it makes {self.token(index)!r} of one"
                 )
-        if self.bos:
-            return [tuple(ids) for ids in id_rows]
-        if any(tokenizer.bos_token_id is None or ids[0] != tokenizer.bos_token_id for ids in id_rows):
-            raise InputError("bos=False takes the tokenizer's BOS out, but this tokenizer puts none before a text")
-        return [tuple(ids[1:]) for ids in id_rows]
+        before = lead(tokenizer, self.bos)
+        return [(*before, *ids) for ids in id_rows]
 
     def token(self, index: int) -> str:
         return token_text(self.model.tokenizer, index)
@@ -80,7 +71,7 @@ class PromptSet:
 
     @classmethod
     def build(
-        cls, model: TransformerBridge, task: CollapseTask, lengths: list[int], seed: int, bos: bool = True
+        cls, model: TransformerBridge, task: CollapseTask, lengths: list[int], seed: int, bos: bool | None = None
     ) -> PromptSet:
         """The task's pairs at those lengths. Raises `InputError` where one does not fit the model's context."""
         if isinstance(task, TaskOfIds):
@@ -128,12 +119,10 @@ class PromptSet:
         }
 
 
-def _of_ids(model: TransformerBridge, task: TaskOfIds, lengths: list[int], bos: bool) -> tuple[Pair, ...]:
+def _of_ids(model: TransformerBridge, task: TaskOfIds, lengths: list[int], bos: bool | None) -> tuple[Pair, ...]:
     """Pairs of token ids, each row of which is a prompt of this model."""
-    if not bos:
-        raise InputError(
-            f"{task.name}: bos=False takes out what a tokenizer adds, but it does not add anything to ids: leave bos=False out"
-        )
+    if bos is not None:
+        raise InputError(f"bos: expected text, found token ids of {task.name}, which stand as they are: leave bos out")
     if lengths[-1] > context_length(model):
         raise InputError(
             f"{task.name} at length {lengths[-1]} does not fit the model's context of {context_length(model)} tokens"
@@ -198,6 +187,7 @@ class RenderedPairs(NextPairs):
     def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
         """Token ids by count: the chat template's, or without one the encoder's, which may leave the BOS out."""
         task_prompts = [self._task_prompt(n, seed) for n in counts]
+        require_chat(task_prompts[0].chat, None, None, encoder.bos if isinstance(encoder, ModelEncoder) else None)
         if task_prompts[0].chat:
             id_rows = [tuple(task_prompt.prompt.ids.tolist()) for task_prompt in task_prompts]
         else:

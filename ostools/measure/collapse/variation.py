@@ -181,7 +181,7 @@ def attention_variation(
     *,
     lengths: Iterable[int],
     seeds: Sequence[int] = (0,),
-    bos: bool = True,
+    bos: bool | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
 ) -> AttentionVariation:
@@ -193,7 +193,7 @@ def attention_variation(
             `tasks.RepeatTask`, a `Prompt`. A task's other pairs (figure-5d has some) are left out.
         lengths: numbers of items in the sequence.
         seeds: one digit stream for each, if the task draws digits.
-        bos: whether the tokenizer's BOS stands before every prompt. False takes it out.
+        bos: whether the tokenizer's BOS stands before every prompt; None: as the tokenizer does by itself.
         mitigation: a `mitigations.Mitigation` or its name with options. It acts in every pass, and is verified there.
         progress: called as progress(done, total) after each forward pass.
 

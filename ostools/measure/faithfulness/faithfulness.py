@@ -47,6 +47,7 @@ from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, require_no_edits
 from ostools.measure.prompts import PromptResults, named_by
 from ostools.models import Prompt
+from ostools.models.chat import PROMPT_PROVENANCE
 from ostools.models.tokens import one_token, token_text
 from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.results.table_head import TableHead
@@ -166,7 +167,9 @@ def _checked_run(
     """
     require_no_edits("faithfulness", model, "positions move where tokens are taken out")
     require_mitigation(profiles, acting)
-    parameters: dict[str, Any] = {} if acting is None else {"mitigation": mitigations.label(acting)}
+    measured = profiles[0].provenance.parameters
+    parameters = {name: measured[name] for name in PROMPT_PROVENANCE if name in measured}
+    parameters |= {} if acting is None else {"mitigation": mitigations.label(acting)}
     provenance = Provenance.collect(model, **parameters)
     whole_ids = require_of_model(profiles[0], provenance)
     ids = whole_ids if position is None else whole_ids[: position + 1]

@@ -64,12 +64,22 @@ def origin_terms(provenance: Provenance) -> list[tuple[str, str]]:
         ("weights (sha256)", str(model.get("weight_hash"))),
         ("architecture", f"{model.get('architecture')}, {size}"),
         ("dtype, device", computed_on(model) + (f", {attention} attention" if attention else "")),
+        *([("special tokens", special)] if (special := special_tokens_of(model)) else []),
         ("time", provenance.time),
         ("versions", versions_of(provenance.versions)),
     ]
     if provenance.edits:
         rows.append(("active edits", "; ".join(provenance.edits)))
     return rows
+
+
+def special_tokens_of(model: Mapping[str, Any]) -> str:
+    """What a reader may expect around a text and not find; nothing where the tokenizer adds its BOS and appends no EOS."""
+    sayings = {
+        "bos": ("not added", "the tokenizer has a BOS and by itself puts none before a text"),
+        "eos": ("appended", "the tokenizer puts an EOS behind a text, which prompts leave out"),
+    }
+    return "; ".join(words for name, (state, words) in sayings.items() if model.get(name) == state)
 
 
 def versions_of(versions: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ import pyarrow.parquet as parquet
 
 from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.ground.files import TABLE_LIMIT, read_text, require_regular
-from ostools.models.tokens import frame, text_ids
+from ostools.models.tokenizer_calls import lead, text_ids
 
 _FIELD = "text"
 """The key or column that holds the texts."""
@@ -34,7 +34,7 @@ _FIELD = "text"
 @dataclass(frozen=True)
 class Window:
     """A piece of the text at place `text`, whose tokens stand from `start` on among the text's own; `ids`: with the special
-    tokens around it."""
+    tokens before it."""
 
     text: int
     start: int
@@ -58,12 +58,12 @@ def draw(
     Texts are gone through in a random order, those that are too short passed over and counted. Raises `InputError` where no
     text is long enough, and for a text that cannot be encoded, by its place.
     """
-    around = frame(tokenizer)
+    before = lead(tokenizer)
     ids_by_place: dict[int, list[int]] = {}
     order: list[int] = np.random.default_rng(seed).permutation(len(texts)).tolist()
     window_sets = []
     for length in lengths:
-        piece = length - len(around[0]) - len(around[1])
+        piece = length - len(before)
         if piece < 1:
             raise InputError(f"lengths: expected room for text beside {length - piece} special tokens, found {length}")
         windows, too_short, longest = [], 0, 0
@@ -78,7 +78,7 @@ def draw(
                 too_short += 1
                 continue
             start = int(np.random.default_rng((seed, place, length)).integers(0, len(ids) - piece, endpoint=True))
-            windows.append(Window(place, start, (*around[0], *ids[start : start + piece], *around[1])))
+            windows.append(Window(place, start, (*before, *ids[start : start + piece])))
         if not windows:
             raise InputError(
                 f"lengths: expected a text of at least {piece} tokens for windows of {length}, found {len(texts)} texts of at "

@@ -11,7 +11,6 @@ import torch
 
 import hooks
 from ostools import tasks
-from ostools.ground.errors import InputError
 from ostools.measure.collapse import distances, run
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import Collapse
@@ -95,8 +94,11 @@ def test_without_the_bos() -> None:
     assert _at(found.frame, 9)["mean"] == pytest.approx(float(distance(v["y"], v_star["y"], "l2")), rel=1e-3)
     assert found.provenance.token_ids == (*ids, ids[-1])
     assert found.provenance.parameters["bos"] is False
-    with pytest.raises(InputError, match="this tokenizer puts none before a text"):
-        collapse(tiny_model("gpt2"), "letters", lengths=[1], bos=False)
+    bare = tiny_model("gpt2")  # its tokenizer has a BOS, and by itself puts none before a text
+    without = collapse(bare, "letters", lengths=[1], dtypes=["float32"], bos=False).provenance.token_ids
+    assert without == collapse(bare, "letters", lengths=[1], dtypes=["float32"]).provenance.token_ids
+    added = collapse(bare, "letters", lengths=[1], dtypes=["float32"], bos=True).provenance.token_ids
+    assert added == (2, *(without or ()))
 
 
 def test_in_16_bits_the_difference_to_passes_of_their_own_is_measured_at_several_lengths() -> None:

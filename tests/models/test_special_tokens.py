@@ -1,0 +1,210 @@
+"""What stands around a text: BOS, EOS and padding, in `encode` and in the bridge's own methods, for every kind of tokenizer."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.measure.answers.probability import line_ids
+from ostools.measure.unloaded import _Encoder
+from ostools.models.tokenizer_calls import notice_left_out
+from ostools.models.tokens import count_tokens, offsets
+from ostools.sweep.corpus.texts import draw
+from tests.checkpoints import make_model, tiny_model
+from tests.tokenizers import TOKENIZERS
+
+TEXT, LONGER = "the hen", "the other hen, there"
+
+
+@cache
+def _model(name: str) -> Any:
+    """A tiny Llama with a tokenizer of that kind, as a user has both."""
+    tokenizer: Any = TOKENIZERS[name]()
+    return ost.adopt(make_model("llama", d_vocab=len(tokenizer)), tokenizer=tokenizer)
+
+
+def _own_ids(name: str, text: str, **options: Any) -> list[int]:
+    """The tokenizer's own ids, without an EOS that it appends."""
+    ids = list(TOKENIZERS[name]()(text, **options).input_ids)
+    return ids[:-1] if "appends" in name and options.get("add_special_tokens", True) else ids
+
+
+def _of_transformers(name: str) -> Any:
+    return make_model("llama", d_vocab=len(TOKENIZERS[name]()))
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_the_bridge_cuts_a_text_as_encode_and_the_tokenizer_do(name: str) -> None:
+    model = _model(name)
+    ids = _own_ids(name, TEXT)
+    assert ost.encode(model, TEXT).ids.tolist() == ids
+    assert model.to_tokens(TEXT).tolist() == [ids]
+    tokenizer: Any = TOKENIZERS[name]()
+    assert model.to_str_tokens(TEXT) == [tokenizer.decode([index]) for index in ids]
+    assert model.to_string(model.to_tokens(TEXT)[0]) == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_the_bridges_own_passes_are_those_of_transformers(name: str) -> None:
+    model, plain = _model(name), _of_transformers(name)
+    ids = torch.tensor([_own_ids(name, TEXT)])
+    logits = plain(ids).logits
+    assert torch.equal(model(TEXT), logits)
+    cached, cache = model.run_with_cache(TEXT)
+    assert torch.equal(cached, logits)
+    assert cache["embed.hook_out"].shape[1] == ids.shape[1]
+    options: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False}
+    ends: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": TOKENIZERS[name]().eos_token_id}
+    written = plain.generate(ids, attention_mask=torch.ones_like(ids), **ends, **options)
+    tokens = model.generate(TEXT, return_type="tokens", verbose=False, **options)
+    assert tokens.tolist() == written.tolist()
+    assert model.generate(TEXT, verbose=False, **options) == TOKENIZERS[name]().decode(
+        written[0], skip_special_tokens=True
+    )
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_texts_of_two_lengths_are_each_cut_as_alone(name: str, side: str) -> None:
+    model = _model(name)
+    rows = model.to_tokens([TEXT, LONGER], padding_side=side)
+    short, long = _own_ids(name, TEXT), _own_ids(name, LONGER)
+    pads = [model.tokenizer.pad_token_id] * (len(long) - len(short))
+    assert rows.tolist() == [[*short, *pads] if side == "right" else [*pads, *short], long]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_texts_written_on_side_by_side_are_those_written_on_alone(name: str) -> None:
+    model, options = _model(name), {"max_new_tokens": 4, "do_sample": False, "verbose": False, "stop_at_eos": False}
+    alone = [model.generate(text, return_type="tokens", **options)[0, -4:] for text in (TEXT, LONGER)]
+    together = model.generate([TEXT, LONGER], return_type="tokens", **options)[:, -4:]
+    assert together.tolist() == torch.stack(alone).tolist()
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_adopting_leaves_the_users_tokenizer_as_it_was(name: str) -> None:
+    tokenizer: Any = TOKENIZERS[name]()
+    before = dict(tokenizer.special_tokens_map), len(tokenizer), tokenizer.pad_token, tokenizer(LONGER).input_ids
+    model = ost.adopt(make_model("llama", d_vocab=len(tokenizer)), tokenizer=tokenizer)
+    model.to_tokens([TEXT, LONGER])
+    assert (
+        dict(tokenizer.special_tokens_map),
+        len(tokenizer),
+        tokenizer.pad_token,
+        tokenizer(LONGER).input_ids,
+    ) == before
+    assert len(model.tokenizer) == len(tokenizer)
+    assert model.tokenizer(LONGER).input_ids == tokenizer(LONGER).input_ids
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("bos", [True, False])
+def test_a_bos_that_was_chosen_stands_there_or_not(name: str, bos: bool) -> None:
+    model, tokenizer = _model(name), TOKENIZERS[name]()
+    bos_id = tokenizer.bos_token_id
+    if bos and bos_id is None:
+        with pytest.raises(InputError, match="bos: expected a tokenizer with a BOS token, found one without"):
+            ost.encode(model, TEXT, bos=True)
+        return
+    prompt = ost.encode(model, TEXT, bos=bos)
+    body = _own_ids(name, TEXT, add_special_tokens=False)
+    others = [tokenizer.eos_token_id] if name == "EOS before" else []
+    assert prompt.ids.tolist() == [*([bos_id] if bos else []), *others, *body]
+    assert (prompt.bos, prompt.provenance["bos"]) == (bos, bos)
+    assert prompt.origins == tuple(["special"] * (bos + len(others)) + ["text"] * len(body))
+    assert count_tokens(tokenizer, TEXT, bos=bos) == len(prompt.ids)
+    assert model.to_tokens(TEXT, prepend_bos=bos).tolist() == [prompt.ids.tolist()] or name == "EOS before"
+    spans = offsets(model, prompt)
+    assert [TEXT[low:high].strip() for low, high in spans] == [
+        "" if origin == "special" else token.strip()
+        for origin, token in zip(prompt.origins or (), prompt.tokens, strict=True)
+    ]
+
+
+def test_what_a_reader_expects_and_does_not_find_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {name: ost.encode(_model(name), TEXT).provenance for name in TOKENIZERS}
+    assert said["gpt2"] == {"bos_not_added": "<|endoftext|>"}
+    assert said["smollm2"] == {"bos_not_added": "<|im_start|>"}
+    assert said["appends EOS"] == said["appends EOS and pads"] == {"left_out": ("</s>",)}
+    assert said["appends EOS alone"] == {"bos_not_added": "<|begin|>", "left_out": ("<|end|>",)}
+    assert said["llama2"] == said["llama3"] == said["gemma"] == said["qwen"] == said["no EOS"] == {}
+    described = {name: (ost.describe(_model(name)).bos, ost.describe(_model(name)).eos) for name in TOKENIZERS}
+    assert described["gpt2"] == described["smollm2"] == ("not added", "not appended")
+    assert described["llama3"] == described["gemma"] == ("added", "not appended")
+    assert described["appends EOS and pads"] == ("added", "appended")
+    assert (described["qwen"], described["no EOS"]) == ((None, "not appended"), ("added", None))
+    capsys.readouterr()
+    notice_left_out.cache_clear()
+    for text in (TEXT, LONGER):
+        ost.encode(_model("appends EOS"), text)
+    assert capsys.readouterr().err.count("note: the tokenizer puts </s> behind a text; it is left out") == 1
+
+
+def test_y_n_is_of_the_texts_last_token_where_the_tokenizer_appends_an_eos() -> None:
+    model = _model("appends EOS and pads")
+    options: dict[str, Any] = {"linearisations": ["frozen"], "method": "exact"}
+    result = ost.sensitivity(model, TEXT, **options)
+    ids = _own_ids("appends EOS and pads", TEXT)
+    plain: Any = ost.sensitivity(model, ost.Prompt.from_ids(model, ids), **options)
+    assert result.frame["operator_norm"].tolist() == plain.frame["operator_norm"].tolist()
+    assert result.frame["token"].iloc[-1] == "n"
+    assert result.provenance.parameters["left_out"] == ("</s>",)
+    assert json.loads(json.dumps(result.provenance.as_dict()))["parameters"]["left_out"] == ["</s>"]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_windows_of_texts_and_forecasts_are_of_the_same_tokens(name: str) -> None:
+    tokenizer: Any = TOKENIZERS[name]()
+    prompt = ost.encode(_model(name), LONGER)
+    assert _Encoder(tokenizer).ids([LONGER]) == [tuple(prompt.ids.tolist())]
+    before, body = prompt.origins.count("special") if prompt.origins else 0, prompt.ids.tolist()
+    ((window,),) = (drawn.windows for drawn in draw(tokenizer, [LONGER], [before + 3], count=None, seed=0))
+    piece = body[before + window.start : before + window.start + 3]
+    assert window.ids == (*body[:before], *piece)
+
+
+@pytest.mark.parametrize("bos", [None, True, False])
+def test_collapse_has_the_prompts_that_encode_makes(bos: bool | None) -> None:
+    """Of a tokenizer that adds BOS and EOS, and of one that adds neither."""
+    for name in ("appends EOS", "smollm2"):
+        model = _model(name)
+        found = ost.collapse(model, prompt=TEXT, item=" the", lengths=[2], dtypes=["float32"], bos=bos)
+        ids = tuple(ost.encode(model, f"{TEXT} the the the", bos=bos).ids.tolist())
+        assert found.provenance.token_ids == ids
+        assert found.provenance.parameters["bos"] is bos
+
+
+def test_a_rewritten_prompt_keeps_the_bos_that_was_chosen() -> None:
+    model = _model("smollm2")
+    prompt = ost.encode(model, TEXT, bos=True)
+    result = ost.attention(model, prompt, mitigation="repeat-prompt")
+    assert result.frame["token"].iloc[0] == "<|im_start|>"
+    assert result.provenance.parameters["bos"] is True
+
+
+def test_a_bos_cannot_be_chosen_of_a_chat_or_of_ids() -> None:
+    model = _model("gemma")
+    with pytest.raises(InputError, match="bos: expected plain text, found a chat"):
+        ost.encode(model, TEXT, chat=True, bos=False)
+    ids = ost.tasks.RepeatedIds(ost.encode(model, TEXT).ids.tolist())
+    with pytest.raises(InputError, match="bos: expected text, found token ids"):
+        ost.collapse(model, ids, lengths=[1], bos=False)
+    chatting = tiny_model("gemma")
+    with pytest.raises(InputError, match="bos: expected plain text, found a chat"):
+        ost.collapse(chatting, "copy-last", lengths=[1], chat=True, bos=False)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_an_answer_has_the_tokens_that_stand_behind_its_prompt(name: str) -> None:
+    model = _model(name)
+    for bos in (None, False):
+        prompt = ost.encode(model, TEXT, bos=bos)
+        line = line_ids(model, prompt, " the hen")
+        whole = ost.encode(model, TEXT + " the hen", bos=bos).ids.tolist()
+        assert [*prompt.ids.tolist(), *line] == whole
