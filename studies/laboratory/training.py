@@ -210,7 +210,7 @@ def untrained_lab(config: LabConfig) -> TransformerBridge:
 
 def _bridge(model: torch.nn.Module, config: LabConfig, name: str, lengths: dict[str, int] | None) -> TransformerBridge:
     with quiet():
-        bridge = wrapped(model.eval(), _FAMILY, name)  # pyright: ignore[reportArgumentType]
+        bridge = wrapped(model.eval(), _FAMILY, name, eager=False)  # pyright: ignore[reportArgumentType]
     give_tokenizer(bridge, lab_tokenizer(config.context))
     remember(bridge, Metadata(name=name, trained_lengths=lengths))
     return bridge
