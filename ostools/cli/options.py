@@ -312,10 +312,12 @@ NAMES = {
     "kinds": ("kind of untrained model", "ostools.models.untrained:KINDS"),
     "untrained": ("kind of untrained model", "ostools.models.untrained:KINDS"),
     "ways": ("way", "ostools.measure.faithfulness.deletion:WAYS"),
-    "measures": ("measure", "ostools.experiments.ablation.questions:MEASURES"),
+    "ablate measures": ("measure", "ostools.experiments.ablation.questions:MEASURES"),
+    "mitigate measures": ("measure", "ostools.experiments.study.verdicts:ABOUT"),
 }
-"""Parameters whose names are known without a model: how they are called, and where they stand. They are read from the
-source where it spells them out: importing torch and TransformerLens takes seconds, and a refusal none."""
+"""Parameters whose names are known without a model: how they are called, and where they stand; after the command's name
+where that decides. They are read from the source where it spells them out: importing torch and TransformerLens takes
+seconds, and a refusal none."""
 
 
 def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -340,8 +342,9 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
             repeatable = getattr(field.declared, "multiple", False)
             value = tuple(usual.split(" ")) if repeatable else field.declared.type.convert(usual, field.declared, None)
         arguments[field.name] = field.read(field.option, value)
-        if field.name in NAMES:
-            kind, target = NAMES[field.name]
+        known = NAMES.get(field.name) or NAMES.get(f"{command.name} {field.name}")
+        if known is not None:
+            kind, target = known
             checked_names(kind, arguments[field.name], names_in(target))
     for parameter in signature_of(command.function).parameters:
         if parameter.name in ("task", "mitigation", "mitigations"):

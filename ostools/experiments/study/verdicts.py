@@ -6,6 +6,7 @@ interval says how the effect varies over lengths such as these, on this model an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from ostools.ground.words import number
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED
 from ostools.results import Frame
 from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean, expanded, fewest_at, sign_flip
+from ostools.theory.statistics.paired import paired_difference
 
 DIFFERENCE, RATIO = "difference", "log10 ratio"
 HELPS, HURTS, NO_EFFECT, UNCHANGED, UNDECIDED = "helps", "hurts", "no measurable effect", "inactive", "not decided"
@@ -40,21 +42,24 @@ class Quantity:
 
     scale: whether an effect is value - baseline or log10(value / baseline). about: on what its
     effect (in float64, where there are dtypes) is the verdict; None: it is shown, and not judged. words: for a reader.
+    margin: an effect that is smaller counts as none: on answers 5 points, on log p 0.1 nats, of a ratio x1.1.
     """
 
     name: str
     scale: str
     about: str | None
     words: str
+    margin: float = 0.0
 
 
+_TENTH = math.log10(1.1)
 QUANTITIES = {
     quantity.name: quantity
     for quantity in (
-        Quantity("correct", DIFFERENCE, "answers", "share of right answers"),
-        Quantity("log_probability", DIFFERENCE, "log_probability", "log p of the right line (nats)"),
-        Quantity("collapse_distance", RATIO, "collapse", "distance of n and n + 1 items at y"),
-        Quantity("sensitivity", RATIO, "sensitivity", "sensitivity of the answer's tokens"),
+        Quantity("correct", DIFFERENCE, "answers", "share of right answers", 0.05),
+        Quantity("log_probability", DIFFERENCE, "log_probability", "log p of the right line (nats)", 0.1),
+        Quantity("collapse_distance", RATIO, "collapse", "distance of n and n + 1 items at y", _TENTH),
+        Quantity("sensitivity", RATIO, "sensitivity", "sensitivity of the answer's tokens", _TENTH),
         Quantity("tokens", DIFFERENCE, None, "tokens of the prompt"),
     )
 }
@@ -68,7 +73,9 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
     and baseline (means over the same pairs); lengths and pairs that it rests on; value_floored and baseline_floored (pairs
     in a ratio of which rounding stands in place of what is below it: the effect is a bound); active, inactive, refused (pairs);
     reason (of the first refusal); beyond_training (whether every length is, and so none is left out). Intervals are NaN for
-    fewer than three lengths: percentile bootstrap over lengths, expanded for few (`theory.intervals`).
+    fewer than three lengths: percentile bootstrap over lengths, expanded for few (`theory.intervals`); of answers that all
+    lengths gain, lose or keep alike, whose bootstrap would be empty, the exact paired interval, each length one question
+    (`theory.statistics.paired`).
     """
     keys = ["mitigation", "quantity", "dtype"]
     rows = [
@@ -88,10 +95,10 @@ def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float
     change = _changes(quantity, used)
     of_length = change.groupby(used["length"]).mean().to_numpy(dtype=float)
     refusals = group[group["status"] == REFUSED]["reason"]
-    low, high = _interval(of_length, level)
+    low, high = _interval(quantity, of_length, level)
     dtype = group["dtype"].iloc[0]
     judged = quantity.about is not None and (pd.isna(dtype) or dtype == "float64")
-    verdict_low, verdict_high = _interval(of_length, verdict_level) if judged else (np.nan, np.nan)
+    verdict_low, verdict_high = _interval(quantity, of_length, verdict_level) if judged else (np.nan, np.nan)
     return {
         "kind": group["kind"].iloc[0],
         "scale": quantity.scale,
@@ -126,18 +133,21 @@ def _floored(quantity: Quantity, used: Frame, name: str) -> int:
     return int((used[name] < used["rounding"]).sum()) if quantity.scale == RATIO else 0
 
 
-def _interval(samples: np.ndarray, level: float) -> tuple[float, float]:
+def _interval(quantity: Quantity, samples: np.ndarray, level: float) -> tuple[float, float]:
     if len(samples) < FEWEST:
         return np.nan, np.nan
+    if quantity.name == "correct" and set(samples) in ({-1.0}, {0.0}, {1.0}):
+        changed = len(samples) * np.array([samples[0] == 1, samples[0] == -1])
+        return paired_difference(*map(int, changed), len(samples), level)
     wide_level = expanded(level, len(samples))
     # A level that float64 rounds to 1 asks for the extreme resampled means.
     low, high = bootstrap_mean(torch.tensor(samples), level=min(wide_level, 1 - 1e-12), resamples=RESAMPLES)
     return float(low), float(high)
 
 
-def corrected(level: float, mitigations: int) -> float:
+def corrected(level: float, verdict_count: int) -> float:
     """The level of each verdict's interval, so that all of them hold together at `level` (Bonferroni)."""
-    return 1 - (1 - level) / (mitigations * len(ABOUT))
+    return 1 - (1 - level) / verdict_count
 
 
 def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
@@ -145,8 +155,9 @@ def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
 
     "helps" or "hurts" (of answers), "larger" or "smaller" (of the others) where the effect's interval at `verdict_level`
     leaves 0 out and a sign-flip test, which few lengths do not mislead, rejects at that level too, on at least
-    `fewest_at(verdict_level)` lengths; "no measurable effect" otherwise; "inactive" where the mitigation changed no prompt
-    and no logit; "not decided" where there are too few lengths, or nothing could be measured.
+    `fewest_at(verdict_level)` lengths; "no measurable effect" where the whole interval is within the quantity's `margin` of 0,
+    on as many lengths; "inactive" where the mitigation changed no prompt and no logit; "not decided" otherwise: what the
+    interval leaves room for was neither shown nor ruled out.
     """
     rows = []
     for mitigation, group in effect_table.groupby("mitigation", sort=False):
@@ -167,9 +178,7 @@ def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
     if not row["pairs"]:
         return UNDECIDED, row["reason"] or "nothing was measured"
     effect = in_words(row, "verdict_low", "verdict_high")
-    limit = at_limit(row)
-    if limit and row["value"] == row["baseline"] == 1:
-        return NO_EFFECT, f"{limit}, and as many with it"
+    limit, margin = at_limit(row), QUANTITIES[row["quantity"]].margin
     up, down = (HELPS, HURTS) if row["quantity"] == "correct" else (LARGER, SMALLER)
     # What is read first: at the floor nothing could be lost, at the ceiling nothing could be gained.
     effect = f"{limit}; {effect}" if limit else effect
@@ -183,7 +192,16 @@ def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
         return down, effect
     if not bound(row) and (row["verdict_low"] > 0 or row["verdict_high"] < 0):
         effect += "; the interval excludes zero, a sign-flip test did not confirm it: an effect may be there"
-    return NO_EFFECT, effect
+    if not bound(row) and -margin <= row["verdict_low"] and row["verdict_high"] <= margin:
+        return NO_EFFECT, f"{effect}, all of it within {_margin_words(row['quantity'])}"
+    return UNDECIDED, effect
+
+
+def _margin_words(quantity: str) -> str:
+    margin = QUANTITIES[quantity].margin
+    if QUANTITIES[quantity].scale == RATIO:
+        return f"×{number(10**-margin)} to ×{number(10**margin)}"
+    return f"{100 * margin:g} points" if quantity == "correct" else f"{margin:g}"
 
 
 def at_limit(row: Mapping[str, Any]) -> str:

@@ -42,10 +42,10 @@ class Evaluation(
     hosted model gave none, and the columns made of an answer are NA), correct, number, absolute_error, content and
     content_correct: see `AnswerVerdict`; log_probability (natural, of the right line after the prompt, with its end, of a
     few-shot prompt of what is left of the line; NaN where no end can be written, and where reasoning or thinking comes
-    first), rank (of the right answer's first token among all tokens, 1: the most likely; NA where the prompt has not begun
-    the answer line), seconds (its share of its batch's time), within_training (whether the model's card lists training of
-    the task up to this length; NA: not known. That is of the task's own text: what a mitigation makes of it may have been
-    in no training at all).
+    first), rank (the largest rank among the tokens of that line and its end, the most likely token's being 1: with 1 greedy
+    decoding writes the right answer, all of it; NA where the prompt has not begun the answer line), seconds (its share of
+    its batch's time), within_training (whether the model's card lists training of the task up to this length; NA: not known.
+    That is of the task's own text: what a mitigation makes of it may have been in no training at all).
 
     `summary`: one row a length, see `summarise`.
     """
