@@ -135,7 +135,8 @@ def answer_scores(
 
     An end is an end of text or a token that begins with the end of a line: without it "1" would have the probability of "12"
     too. So has the rank: 12 and 15 may share their first token, which is then no right answer. It is the probability of the
-    line in the tokens of `line_ids`, at temperature 1; other ways to write the same are not in it. The softmax is computed in float32, or in float64 for a float64 model.
+    line in the tokens of `line_ids`, at temperature 1; other ways to write the same are not in it. The softmax is
+    computed in float32, or in float64 for a float64 model.
 
     Args:
         lines: what is scored, one a prompt, with the line end before it that the model is to write (`answer_text`).

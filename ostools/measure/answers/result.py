@@ -12,6 +12,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE
 from ostools.results import Frame, Provenance, Result
+from ostools.theory.statistics.heaping import Heaping, heaping
 from ostools.theory.statistics.intervals import wilson
 
 COLUMNS = {
@@ -56,6 +57,21 @@ class Evaluation(
     def wrong(self) -> int:
         """Number of answers that were read and are not right. What was cut off, or something else, is neither."""
         return int(self.summary["wrong"].to_numpy(dtype=int).sum())
+
+    @property
+    def wrong_numbers(self) -> Frame:
+        """The rows of answers with a wrong number, to a question whose answer is one."""
+        rows: Any = self.frame
+        return rows[rows["absolute_error"].gt(0).fillna(False)]
+
+    def heaping(self, base: int) -> Heaping | None:
+        """Whether wrong numbers are multiples of `base` more often than errors of their sizes would be; None without any.
+
+        Of several samples of a prompt the first is counted: they are not independent. See `theory.statistics.heaping`.
+        """
+        rows = self.wrong_numbers
+        rows = rows[rows["sample"] == 0]
+        return heaping(rows["key"].map(int).tolist(), rows["number"].tolist(), base) if len(rows) else None
 
     @property
     def read(self) -> int:

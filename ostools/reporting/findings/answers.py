@@ -25,6 +25,7 @@ _ELICITED = {
     "zero-shot": "zero-shot: the prompt alone",
 }
 _EXAMPLES, _CHARACTERS = 3, 80
+_FAVOURITES, _FEWEST_WRONG = 3, 6
 
 
 # --- behaviour
@@ -120,7 +121,33 @@ def evaluation_findings(result: Evaluation) -> list[str]:
             f"Errors beyond say little about over-squashing, because such lengths{unmitigated or ' of this task'} were never "
             "trained.",
         ]
-    return [*sentences, *evaluation_notes(result)]
+    return [*sentences, *favourite_numbers(result), *heaping_sentences(result), *evaluation_notes(result)]
+
+
+def favourite_numbers(result: Evaluation) -> list[str]:
+    """The wrong numbers that were answered most often, and how often; none where no wrong number came twice."""
+    counts = result.wrong_numbers["number"].value_counts()
+    most = [(number, count) for number, count in counts.items() if count > 1][:_FAVOURITES]
+    if not most:
+        return []
+    (first, count), *others = most
+    also = "".join(f", {number} for {count}" for number, count in others)
+    return [f"Favourite wrong numbers: {first} for {count} of {int(counts.sum())} wrong answers{also}."]
+
+
+def heaping_sentences(result: Evaluation) -> list[str]:
+    """Whether wrong numbers heap at multiples of 5 and of 10, each against permuted errors; none of few wrong numbers."""
+    tests = [test for base in (5, 10) if (test := result.heaping(base)) is not None and test.wrong >= _FEWEST_WRONG]
+    if not tests:
+        return []
+    parts = [
+        f"{test.multiples} are multiples of {test.base} (expected {test.expected:.3g}, p {test.p_value:.2g})"
+        for test in tests
+    ]
+    return [
+        f"Of {tests[0].wrong} wrong numbers {' and '.join(parts)}. Expected: with the errors exchanged among the questions of "
+        "the same ten; one-sided, exact."
+    ]
 
 
 def _right(rows: Frame, where: str) -> str:

@@ -1,6 +1,6 @@
 """Heaping: are wrong answers multiples of 5, or of 10, more often than errors of their sizes would be?
 
-Cost: products of polynomials with as many coefficients as there are wrong answers, in whole numbers; a second for 1,000.
+Cost: for each stratum of m wrong answers m^2 products of whole numbers; a second for a few thousand wrong answers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+
+import numpy as np
 
 from ostools.ground.errors import InputError
 
@@ -61,14 +63,15 @@ def heaping(right: Sequence[int], answered: Sequence[int], base: int) -> Heaping
             f"heaping: expected wrong answers, one for each of at least one question, found {len(answered)} for {len(right)}"
         )
     pairs = sorted((((key - 1) // STRATUM, key, answer - key) for key, answer in zip(right, answered, strict=True)))
-    counts, expected = [1], 0.0  # permutations by their number of multiples, over all strata so far
+    shares, expected = np.ones(1), 0.0  # of permutations, by their number of multiples, over all strata so far
     for _, stratum in groupby(pairs, key=lambda pair: pair[0]):
         keys, errors = zip(*((key % base, -error % base) for _, key, error in stratum), strict=True)
         board = [(count, Counter(errors)[remainder]) for remainder, count in Counter(keys).items()]
         expected += sum(a * b for a, b in board) / len(keys)
-        counts = _product(counts, _hits(board, len(keys)))
+        permutations = math.factorial(len(keys))
+        shares = np.convolve(shares, [count / permutations for count in _hits(board, len(keys))])
     multiples = sum(answer % base == 0 for answer in answered)
-    return Heaping(base, len(right), multiples, expected, sum(counts[multiples:]) / sum(counts))
+    return Heaping(base, len(right), multiples, expected, min(1.0, float(shares[multiples:].sum())))
 
 
 def _hits(board: Iterable[tuple[int, int]], size: int) -> list[int]:
