@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 
 from ostools.ground.words import number
+from ostools.measure.answers.paired import SMALL
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED
 from ostools.results import Frame
 from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean, expanded, fewest_at, sign_flip
@@ -56,7 +57,7 @@ _TENTH = math.log10(1.1)
 QUANTITIES = {
     quantity.name: quantity
     for quantity in (
-        Quantity("correct", DIFFERENCE, "answers", "share of right answers", 0.05),
+        Quantity("correct", DIFFERENCE, "answers", "share of right answers", SMALL),
         Quantity("log_probability", DIFFERENCE, "log_probability", "log p of the right line (nats)", 0.1),
         Quantity("collapse_distance", RATIO, "collapse", "distance of n and n + 1 items at y", _TENTH),
         Quantity("sensitivity", RATIO, "sensitivity", "sensitivity of the answer's tokens", _TENTH),
@@ -137,8 +138,8 @@ def _interval(quantity: Quantity, samples: np.ndarray, level: float) -> tuple[fl
     if len(samples) < FEWEST:
         return np.nan, np.nan
     if quantity.name == "correct" and set(samples) in ({-1.0}, {0.0}, {1.0}):
-        changed = len(samples) * np.array([samples[0] == 1, samples[0] == -1])
-        return paired_difference(*map(int, changed), len(samples), level)
+        gained, lost = (int((samples == change).sum()) for change in (1, -1))
+        return paired_difference(gained, lost, len(samples), level)
     wide_level = expanded(level, len(samples))
     # A level that float64 rounds to 1 asks for the extreme resampled means.
     low, high = bootstrap_mean(torch.tensor(samples), level=min(wide_level, 1 - 1e-12), resamples=RESAMPLES)

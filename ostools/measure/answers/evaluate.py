@@ -287,7 +287,7 @@ SWEPT = Swept(
         # One limit for all lengths, as a row may not depend on which others stand beside it. The paper's answer line takes
         # some 15 tokens, a preamble before it some 20 more. Reasoning needs more: ask for it.
         "max_new_tokens": (Annotated[int, Field(ge=1, le=1_000_000)], 64),
-        "batch_size": (Annotated[int, Field(ge=1)] | None, None),
+        "batch_size": (Annotated[int | None, Field(ge=1)], None),
     },
     check=lambda options: _require_samples_that_differ(options.samples, options.temperature),
     draws=lambda options: "by sample" if options.temperature > 0 else None,

@@ -10,10 +10,11 @@ import pandas as pd
 
 from ostools.ground.words import short_name
 from ostools.measure.answers.counting import Counting
+from ostools.measure.answers.paired import AnswerDifference
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.answers.values import digits_in
-from ostools.reporting.findings.answers import constant_answer, constant_words, evaluation_notes
+from ostools.reporting.findings.answers import constant_answer, constant_words, difference_findings, evaluation_notes
 from ostools.reporting.findings.collapse import task_of
 from ostools.reporting.forms import BAND, curve, log_rows, looks_by_name, rules
 from ostools.reporting.style import axes, draw, theme
@@ -200,6 +201,19 @@ def _answers_panel(frame: Frame, end: int | None) -> Any:
 
 def _short(text: Any) -> str:
     return theme.short_word(text, 60)
+
+
+def difference_chart(result: AnswerDifference) -> Any:
+    """The share of right answers of both by length, each with its Wilson intervals where it has some."""
+    sides = [theme.inert(str(result.summary[name].iloc[0])) for name in ("first", "second")]
+    rows = result.curves.rename(columns={"accuracy": "value", "wilson_low": "low", "wilson_high": "high"})
+    rows = rows.assign(series=rows.pop("side").map(theme.inert))
+    hue = draw.hue("series", dict(zip(sides, ("full", "frozen"), strict=True)), columns=2, symbolSize=60)
+    x, y = length_axis(rows["length"], _ITEMS), axes.share("right answers")
+    marks = curve(rows, x, y, hue, bands=[BAND], points=28)
+    task = theme.inert(str(result.provenance.parameters["task"]))
+    notes = [*difference_findings(result)[:1], "Bands: Wilson's 95% intervals by length, where something was drawn."]
+    return draw.figure([[draw.panel(marks, _WIDTH, _HEIGHT)]], f"{task}: {sides[0]} and {sides[1]}", notes)
 
 
 def right_chart(results: Sequence[Evaluation], width: int, height: int) -> alt.LayerChart:

@@ -61,7 +61,8 @@ def test_one_at_a_time_is_the_loaded_models_own_generate_in_bfloat16_too() -> No
     for text, answer in zip(texts, found, strict=True):
         ids = encode(model, text).ids[None]
         options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-        written: Any = model.original_model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+        own: Any = model.original_model
+        written = own.generate(ids, attention_mask=torch.ones_like(ids), **options)
         assert answer.ids == tuple(written[0, ids.shape[1] :].tolist())
     model.original_model.forward = watched
     seen.clear()
