@@ -107,6 +107,8 @@ def test_answers_that_change_alike_have_an_exact_interval() -> None:
     ):
         row, _ = judged("correct", value=value, baseline=baseline)
         assert (row["low"], row["high"]) == pytest.approx((low, high), rel=1e-12)
+    row, _ = judged("correct", seeds=range(4), value=lambda n, s: float(s < 2), baseline=lambda n, s: float(0 < s < 3))
+    assert (row["low"], row["high"]) == paired_difference(20, 20, 80)  # a question gained and one lost at every length
     assert judged("log_probability", value=1.0, baseline=1.0)[1]["log_probability"] == "no measurable effect"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,8 +75,8 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
     and baseline (means over the same pairs); lengths and pairs that it rests on; value_floored and baseline_floored (pairs
     in a ratio of which rounding stands in place of what is below it: the effect is a bound); active, inactive, refused (pairs);
     reason (of the first refusal); beyond_training (whether every length is, and so none is left out). Intervals are NaN for
-    fewer than three lengths: percentile bootstrap over lengths, expanded for few (`theory.intervals`); of answers that all
-    lengths gain, lose or keep alike, whose bootstrap would be empty, the exact paired interval, each length one question
+    fewer than three lengths: percentile bootstrap over lengths, expanded for few (`theory.intervals`); of answers whose mean
+    effect is the same at every length, where the bootstrap would be empty, the exact paired interval over the questions
     (`theory.statistics.paired`).
     """
     keys = ["mitigation", "quantity", "dtype"]
@@ -96,10 +97,12 @@ def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float
     change = _changes(quantity, used)
     of_length = change.groupby(used["length"]).mean().to_numpy(dtype=float)
     refusals = group[group["status"] == REFUSED]["reason"]
-    low, high = _interval(quantity, of_length, level)
+    changed = (int((change == 1).sum()), int((change == -1).sum()), len(used)) if quantity.name == "correct" else None
+    interval = partial(_interval, of_length, changed)
+    low, high = interval(level)
     dtype = group["dtype"].iloc[0]
     judged = quantity.about is not None and (pd.isna(dtype) or dtype == "float64")
-    verdict_low, verdict_high = _interval(quantity, of_length, verdict_level) if judged else (np.nan, np.nan)
+    verdict_low, verdict_high = interval(verdict_level) if judged else (np.nan, np.nan)
     return {
         "kind": group["kind"].iloc[0],
         "scale": quantity.scale,
@@ -134,12 +137,12 @@ def _floored(quantity: Quantity, used: Frame, name: str) -> int:
     return int((used[name] < used["rounding"]).sum()) if quantity.scale == RATIO else 0
 
 
-def _interval(quantity: Quantity, samples: np.ndarray, level: float) -> tuple[float, float]:
+def _interval(samples: np.ndarray, changed: tuple[int, int, int] | None, level: float) -> tuple[float, float]:
+    """Interval of the mean over lengths. `changed`, of answers alone: questions gained, lost, and all of them."""
     if len(samples) < FEWEST:
         return np.nan, np.nan
-    if quantity.name == "correct" and set(samples) in ({-1.0}, {0.0}, {1.0}):
-        gained, lost = (int((samples == change).sum()) for change in (1, -1))
-        return paired_difference(gained, lost, len(samples), level)
+    if changed is not None and bool((samples == samples[0]).all()):
+        return paired_difference(*changed, level)
     wide_level = expanded(level, len(samples))
     # A level that float64 rounds to 1 asks for the extreme resampled means.
     low, high = bootstrap_mean(torch.tensor(samples), level=min(wide_level, 1 - 1e-12), resamples=RESAMPLES)
