@@ -92,7 +92,7 @@ def answers(
         temperature: 0 for the most likely token at every step; else tokens are drawn from softmax(logits / temperature).
         seeds: one a prompt, for drawing: the same seed draws the same, whatever the other prompts.
         batch_size: the most prompts that go through together; None: as many as fit. With 1 each is read alone, as
-            `model.original_model.generate` reads it.
+            `generate` of transformers reads it.
         progress: called as progress(done, total) with the number of prompts answered.
 
     Raises `InputError` for no prompts, for a prompt that leaves no room for max_new_tokens in the context, for a temperature

@@ -105,8 +105,7 @@ def evaluate(
         samples: answers to each prompt, at a temperature above 0.
         max_new_tokens: tokens after which an answer is cut; None: by the longest right line, with
             48 more for words around it (16 after a few-shot prompt), and 256 more for reasoning.
-        batch_size: prompts that go through together; None: as many as fit. 1 gives what
-            `model.original_model.generate` gives.
+        batch_size: prompts that go through together; None: as many as fit. 1 gives what `generate` of transformers gives.
         progress: called as progress(done, total).
 
     An answer ends with its line, or in an exact cycle of tokens (48, and 4 for every item), else where `answers_end_at` in the
