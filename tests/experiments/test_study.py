@@ -115,8 +115,9 @@ def test_answers_alone_take_the_passes_of_the_answers_and_no_others(
         )
     assert result.provenance.parameters["verdict_level"] == 0.95  # of one verdict
     said = result.verdicts.iloc[0]
-    assert said[["log_probability", "collapse", "sensitivity"]].tolist() == ["not decided"] * 3
-    assert "sensitivity: not decided (not measured)" in said["sentence"]
+    assert said[["log_probability", "collapse", "sensitivity"]].tolist() == ["not measured"] * 3
+    assert said["sentence"].startswith("separator: answers: not decided (")
+    assert "sensitivity" not in said["sentence"]
 
 
 def test_what_changed_nothing_is_inactive(found: Study) -> None:

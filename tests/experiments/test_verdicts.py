@@ -146,7 +146,7 @@ def test_what_changed_nothing_is_no_evidence() -> None:
     assert (row["lengths"], row["inactive"], said["sensitivity"]) == (11, 9, "larger")
     refused = {"status": "refused", "value": float("nan")}
     _, said = judged("tokens", **refused, reason="cannot be told")
-    assert said["sentence"].startswith("m: answers: not decided (not measured)")
+    assert [said[about] for about in judging.ABOUT] == ["not measured"] * 4
     row, said = judged(**refused, reason="ends in its sequence")
     assert (row["refused"], row["pairs"], said["collapse"]) == (20, 0, "not decided")
     assert "distance of the pair: not decided (ends in its sequence)" in said["sentence"]
@@ -181,7 +181,7 @@ def test_a_ratio_to_rounding_is_none() -> None:
     """0 against 1e-9 where 1e-6 is rounding is no difference; 0 against 1 is a factor of at least a million."""
     for value, baseline, verdict, floored, words in (
         (0.0, 1e-9, "not decided", (20, 20), ""),
-        (0.0, 1.0, "smaller", (20, 0), "distance of the pair: smaller (at most ×1.0e-6);"),
+        (0.0, 1.0, "smaller", (20, 0), "distance of the pair: smaller (at most ×1.0e-6)."),
         (1.0, lambda n, s: 0.0 if n < 4 else 1e-3, "larger", (0, 3), "distance of the pair: larger (at least ×"),
         (0.0, 0.0, "not decided", (20, 20), "not decided (rounding on both sides, ×1)"),
     ):

@@ -25,7 +25,7 @@ from ostools.theory.statistics.paired import paired_difference
 
 DIFFERENCE, RATIO = "difference", "log10 ratio"
 HELPS, HURTS, NO_EFFECT, UNCHANGED, UNDECIDED = "helps", "hurts", "no measurable effect", "inactive", "not decided"
-LARGER, SMALLER = "larger", "smaller"
+LARGER, SMALLER, NOT_MEASURED = "larger", "smaller", "not measured"
 """A verdict on a number that is no answer: a mitigation helps or hurts answers alone."""
 ABOUT_WORDS = {
     "answers": "answers",
@@ -161,7 +161,7 @@ def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
     leaves 0 out and a sign-flip test, which few lengths do not mislead, rejects at that level too, on at least
     `fewest_at(verdict_level)` lengths; "no measurable effect" where the whole interval is within the quantity's `margin` of 0,
     on as many lengths; "inactive" where the mitigation changed no prompt and no logit; "not decided" otherwise: what the
-    interval leaves room for was neither shown nor ruled out.
+    interval leaves room for was neither shown nor ruled out; "not measured" of what was not asked for.
     """
     rows = []
     for mitigation, group in effect_table.groupby("mitigation", sort=False):
@@ -169,8 +169,8 @@ def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
         sentences = []
         for about in ABOUT:
             judged = group[group["about"] == about].to_dict("records")
-            row[about], why = _verdict(judged[0], verdict_level) if judged else (UNDECIDED, "not measured")
-            sentences.append(f"{ABOUT_WORDS[about]}: {row[about]} ({why})")
+            row[about], why = _verdict(judged[0], verdict_level) if judged else (NOT_MEASURED, "")
+            sentences += [f"{ABOUT_WORDS[about]}: {row[about]} ({why})"] if judged else []
         beyond = "; every length is beyond the trained ones" if bool(group["beyond_training"].any()) else ""
         rows.append(row | {"sentence": f"{mitigation}: " + "; ".join(sentences) + beyond + "."})
     return pd.DataFrame(rows, columns=["mitigation", *ABOUT, "sentence"])
