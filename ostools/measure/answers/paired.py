@@ -54,11 +54,12 @@ def answer_difference(first: Evaluation, second: Evaluation) -> AnswerDifference
     Raises `InputError` where the questions are not the same: another task, length, seed or right answer; for several samples
     of a prompt, which are not independent; and where no question is left.
     """
+    rows: Any
     rows, left_out = _paired(first, second)
     gained, lost = (int((rows["right"] == name).sum()) for name in ("second alone", "first alone"))
     low, high = paired_difference(gained, lost, len(rows), LEVEL)
     names = _names(first, second)
-    summary = {
+    summary: dict[str, Any] = {
         **dict(zip(("first", "second"), names, strict=True)),
         "questions": len(rows),
         "left_out": left_out,
