@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mitigations.base import Composed, Mitigation, MitigationError, compose
+from mitigations.own_file import file_spec
 from mitigations.registry import Listed, Registry
 
 GROUP = "ostools.mitigations"
@@ -38,7 +39,8 @@ def mitigation(spec: str | Mitigation) -> Mitigation:
     """The mitigation that a text describes: `separator:every=3`, `sliding-window:window=64,sinks=1`. A mitigation stays itself.
 
     Several joined by " + " (blanks around it) are composed, in that order. Raises `MitigationError` for an unknown name or
-    option (and gives the nearest), for a value of the wrong type, and for a distribution that cannot be used.
+    option (and gives the nearest), for a value of the wrong type, for a distribution that cannot be used, and for a file of
+    one's own, which only the command line runs (`typed`).
     """
     if isinstance(spec, Mitigation):
         return spec
@@ -46,7 +48,26 @@ def mitigation(spec: str | Mitigation) -> Mitigation:
         raise MitigationError(
             f"expected a mitigation or its name, such as 'separator:every=3', found {type(spec).__name__}"
         )
+    if is_in_file(spec):
+        raise MitigationError(
+            f"mitigation {spec!r} is code in a file: only --mitigation on the command line runs it; in Python import it and "
+            "pass the object"
+        )
     return compose(*(_REGISTRY.make(part) for part in spec.split(_AND)))
+
+
+def is_in_file(spec: str) -> bool:
+    """Whether a text names a mitigation in a file of the user's own, alone or among several."""
+    return any(file_spec(part) is not None for part in spec.split(_AND))
+
+
+def typed(spec: str) -> Mitigation:
+    """The mitigation of a text that the user typed on the command line: as `mitigation`, or `./mine.py:AskAgain:times=2`, a
+    class or a function of a file, which runs. Raises `MitigationError`."""
+    parts = spec.split(_AND)
+    return compose(
+        *(_REGISTRY.make(part) if file_spec(part) is None else _REGISTRY.make_from_file(part) for part in parts)
+    )
 
 
 def optional(spec: str | Mitigation | None) -> Mitigation | None:

@@ -19,6 +19,8 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
+from mitigations.own_file import file_spec, loaded_from
+
 Thing = TypeVar("Thing")
 Point: TypeAlias = Any
 """An entry point: importlib.metadata's, or its backport's, which takes over the search in a process that imports it."""
@@ -72,7 +74,37 @@ class Registry(Generic[Thing]):
         """
         name, _, text = spec.partition(":")
         name = name.strip()
-        maker = self._class(name)
+        return self._made(spec, name, self._class(name), text)
+
+    def make_from_file(self, spec: str) -> Thing:
+        """The thing of `PATH.py:NAME` or `PATH.py:NAME:key=value,key=value`, where NAME is a class, or a function that returns
+        a thing; its options are the fields of the dataclass, or the parameters of the function.
+
+        It runs the file: what it names has to be typed by the user, and come from nowhere else. Raises `error` for a file that
+        cannot be read, raises, or has no such name, and for what is or gives none of this kind.
+        """
+        parts = file_spec(spec)
+        if parts is None:
+            raise self.error(f"{self.kind} {spec!r}: expected FILE.py:NAME, such as ./mine.py:AskAgain")
+        try:
+            maker = loaded_from(parts.path, parts.name)
+        except _INTERRUPTS:
+            raise
+        except BaseException as error:  # the user's own program, sys.exit() too
+            raise self.error(f"{self.kind} {spec!r} cannot be loaded: {type(error).__name__}: {error}") from error
+        if not callable(maker) or (isinstance(maker, type) and not issubclass(maker, self.base)):
+            raise self.error(
+                f"{self.kind} {spec!r}: expected a subclass of {self.base.__name__}, or a function that returns one's object, "
+                f"found {maker!r:.60}"
+            )
+        thing: Any = self._made(spec, f"{parts.path}:{parts.name}", maker, parts.options)
+        if not isinstance(thing, self.base):
+            raise self.error(
+                f"{self.kind} {spec!r}: expected a {self.base.__name__}, found that it gives {thing!r:.60}"
+            )
+        return thing
+
+    def _made(self, spec: str, name: str, maker: Any, text: str) -> Thing:
         known_options = self._known_options(name, maker)
         options = self._options(name, {key: option for key, option in known_options.items() if key != "name"}, text)
         if "name" in known_options:
@@ -112,20 +144,25 @@ class Registry(Generic[Thing]):
     def label(self, thing: Thing) -> str:
         """Text of which `make` would make it, with every option that is not the default; its repr where no text makes it."""
         place = f"{type(thing).__module__}:{type(thing).__qualname__}"
+        if file_spec(place) is not None:  # of a file of the user's own
+            return self._with_options(place, thing)
         for name in (getattr(thing, "name", None), *self.names()):
             if any(point.value == place for point in self._points(name)):
                 try:
-                    stated = [
-                        f"{key}={_as_text(value)}"
-                        for key, option in self._known_options(str(name), type(thing)).items()
-                        if key != "name" and (value := getattr(thing, key)) != option.default
-                    ]
-                    text = f"{name}:{','.join(stated)}" if stated else str(name)
+                    text = self._with_options(str(name), thing)
                     # An option may hold what looks like another option.
                     return text if self.make(text) == thing else repr(thing)
                 except self.error:
                     return repr(thing)
         return repr(thing)
+
+    def _with_options(self, name: str, thing: Thing) -> str:
+        stated = [
+            f"{key}={_as_text(value)}"
+            for key, option in self._known_options(name, type(thing)).items()
+            if key != "name" and (value := getattr(thing, key)) != option.default
+        ]
+        return f"{name}:{','.join(stated)}" if stated else name
 
     def _points(self, name: str | None) -> list[Point]:
         """Entry points of one name: ours, and any distribution's."""
@@ -135,7 +172,9 @@ class Registry(Generic[Thing]):
         return built_in + [point for point in _installed(self.group, tuple(sys.path)) if point.name == name]
 
     def _owner(self, name: str) -> str:
-        """Owner of a name: another distribution where one has it."""
+        """Owner of a name: another distribution where one has it, or a file of the user's own."""
+        if (parts := file_spec(name)) is not None:
+            return parts.path
         return next((point.dist.name for point in self._points(name) if point.dist is not None), "ostools")
 
     def _class(self, name: str) -> type[Thing]:
@@ -161,8 +200,8 @@ class Registry(Generic[Thing]):
             )
         return loaded
 
-    def _known_options(self, name: str, maker: type[Thing]) -> dict[str, _Option]:
-        """The options that a class takes: the fields of its dataclass."""
+    def _known_options(self, name: str, maker: Any) -> dict[str, _Option]:
+        """The options that a class takes: the fields of its dataclass; of a function its parameters."""
         try:
             return _fields(maker)
         except Exception as error:  # a plugin's annotations can name what is not there
@@ -198,7 +237,12 @@ def _installed(group: str, path: tuple[str, ...]) -> tuple[Point, ...]:
     return tuple(entry_points(group=group))
 
 
-def _fields(maker: type) -> dict[str, _Option]:
+def _fields(maker: Any) -> dict[str, _Option]:
+    if inspect.isfunction(maker):
+        hints = typing.get_type_hints(maker)
+        parameters = inspect.signature(maker).parameters.values()
+        defaults = {one.name: MISSING if one.default is one.empty else one.default for one in parameters}
+        return {name: _Option(hints.get(name, str), default) for name, default in defaults.items()}
     if not dataclasses.is_dataclass(maker):
         return {}
     hints = typing.get_type_hints(maker)

@@ -148,7 +148,7 @@ def effects(models: Mapping[str, TransformerBridge]) -> Iterator[str]:
     for task in HELPED:
         for name, model in models.items():
             asked: dict[str, Any] = {"mitigations": HELP, "lengths": QUESTIONED, "seeds": SEEDS}
-            found = ost.study(model, task, **asked, dtypes=[], sensitivity_lengths=0)
+            found = ost.study(model, task, **asked, measures=["answers", "log_probability", "collapse"], dtypes=[])
             verdicts: Any = found.verdicts.set_index("mitigation")["answers"]
             changed: Any = found.effects[found.effects["quantity"] == "correct"]
             for one in changed.to_dict(orient="records"):

@@ -62,9 +62,10 @@ def effects(model: Any, task: str) -> Cell:
         mitigations=list(named.values()),
         lengths=range(4, 52, 4) if counts else range(2, 26, 2),
         seeds=[100],
+        measures=ABOUT if counts else ("answers", "log_probability", "collapse"),
         dtypes=(),
         level=LEVEL,
-        sensitivity_lengths=SENSITIVITY_LENGTHS if counts else 0,
+        sensitivity_lengths=SENSITIVITY_LENGTHS,
     )
     names = {label(parsed(arm)): name for name, arm in named.items()}
     tables: dict[str, Any] = {"effects": study.effects, "verdicts": study.verdicts}

@@ -233,7 +233,7 @@ def mitigations(model: TransformerBridge, task: str) -> Cell:
         lengths=range(4, 36, 4),
         seeds=range(4),
         dtypes=(),
-        sensitivity_lengths=0,
+        measures=["answers", "log_probability", "collapse"],
     )
     return {
         "effects": _rows(result.effects),

@@ -481,7 +481,6 @@ def _answers(stored: dict[str, Cells]) -> str:
         "asked",
         "right",
         "right by content",
-        "median rank of the right token",
         "log p of the right line",
     ]
     return (
@@ -500,13 +499,8 @@ def _answer_row(name: str, answers: list[dict[str, Any]]) -> list[str]:
         answers[0]["elicitation"],
         f"{right} of {len(answers)} [{wilson.low:.0%}, {wilson.high:.0%}]",
         f"{sum(answer['content_correct'] is True for answer in answers)} of {len(answers)}",
-        _median([answer["rank"] for answer in answers if answer["rank"] is not None]),
         interval([answer["log_probability"] for answer in answers], 1),
     ]
-
-
-def _median(values: Sequence[float]) -> str:
-    return f"{np.median(values):.0f}" if values else "–"
 
 
 _QUANTITIES = {

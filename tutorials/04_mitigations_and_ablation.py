@@ -91,13 +91,18 @@ else:
 # ## The study
 #
 # Every question is asked with each mitigation and without, at nine lengths. A verdict needs an interval, widened for
-# the number of verdicts, and a sign test; nine lengths are the fewest that can decide twelve verdicts. **Before you
+# the number of verdicts, and a sign test; nine lengths are the fewest that can decide nine verdicts. **Before you
 # look**, bet on each: the comma, the missing sink, a window of 16 keys.
 
 # %%
 questions = ["separator:every=3", NoSink(), "sliding-window:window=16"]
 study = ost.study(
-    model, "count-ones", mitigations=questions, lengths=range(4, 13), dtypes=["float32"], sensitivity_lengths=0
+    model,
+    "count-ones",
+    mitigations=questions,
+    lengths=range(4, 13),
+    measures=["answers", "log_probability", "collapse"],
+    dtypes=["float32"],
 )
 study.plot()
 
@@ -105,13 +110,13 @@ study.plot()
 verdicts = study.verdicts.set_index("mitigation")
 for sentence in verdicts["sentence"]:
     print("-", sentence)
-assert list(verdicts["answers"]) == ["no measurable effect", "no measurable effect", "hurts"]
-assert list(verdicts["collapse"]) == ["no measurable effect", "no measurable effect", "smaller"]
-verdicts[["answers", "collapse", "sensitivity"]]
+assert list(verdicts["answers"]) == ["not decided", "not decided", "hurts"]
+assert list(verdicts["collapse"]) == ["not decided", "not decided", "smaller"]
+verdicts[["answers", "collapse", "log_probability"]]
 
 # %% [markdown]
-# - **The comma** and **the missing sink** have no measurable effect here. All counts are right without them, so nothing could
-#   be gained. Choose a task with room.
+# - Of **the comma** and **the missing sink** nothing is decided here. All counts are right without them, so nothing could be
+#   gained, and nine questions leave room for much. Choose a task with room, and more questions.
 # - **The window** destroys every answer, and brings n and n + 1 closer together.
 #
 # What the same mitigations do on two real models stands in `docs/findings/mitigations.md`. To give yours a name on the

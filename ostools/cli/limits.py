@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from mitigations import MitigationError, optional
+from mitigations import MitigationError, label, optional
 from ostools.cli import terminal
 from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS
@@ -93,7 +93,7 @@ def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
         return lambda model: function(model, **arguments)
 
     acting = optional(mitigation)
-    instead = f"what `ostools evaluate prompts --task NAME --mitigation {mitigation}` writes, without --mitigation"
+    instead = f"what `ostools evaluate prompts --task NAME --mitigation {label(acting)}` writes, without --mitigation"
     texts = (value if isinstance(value, str) else None for value in prompts.values)
     rewritten = [rewritten_text("--mitigation", text, acting, instead)[0] for text in texts]
 

@@ -33,7 +33,7 @@ _PLURAL = ("logit", "texts")
 _TEXTS = ("logit", "reasoning", "item", "system", "prompt", "against_prompt")
 
 _TASK = "a task with its options, such as count-ones:mode=cot-zero-shot; see `ostools list tasks`"
-_MITIGATION = "what acts on prompt or pass, such as separator:every=3; see `ostools list mitigations`"
+_MITIGATION = "what acts on prompt or pass, such as separator:every=3 (`ostools list mitigations`), or ./mine.py:NAME"
 _COMMON = {
     "task": _TASK,
     "mitigation": f"{_MITIGATION}; default none",
@@ -313,10 +313,12 @@ NAMES = {
     "kinds": ("kind of untrained model", "ostools.models.untrained:KINDS"),
     "untrained": ("kind of untrained model", "ostools.models.untrained:KINDS"),
     "ways": ("way", "ostools.measure.faithfulness.deletion:WAYS"),
-    "measures": ("measure", "ostools.experiments.ablation.questions:MEASURES"),
+    "ablate measures": ("measure", "ostools.experiments.ablation.questions:MEASURES"),
+    "mitigate measures": ("measure", "ostools.experiments.study.verdicts:ABOUT"),
 }
-"""Parameters whose names are known without a model: how they are called, and where they stand. They are read from the
-source where it spells them out: importing torch and TransformerLens takes seconds, and a refusal none."""
+"""Parameters whose names are known without a model: how they are called, and where they stand; after the command's name
+where that decides. They are read from the source where it spells them out: importing torch and TransformerLens takes
+seconds, and a refusal none."""
 
 
 def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -344,25 +346,35 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
             repeatable = getattr(field.declared, "multiple", False)
             value = tuple(usual.split(" ")) if repeatable else field.declared.type.convert(usual, field.declared, None)
         arguments[field.name] = field.read(field.option, value)
-        if field.name in NAMES:
-            kind, target = NAMES[field.name]
+        known = NAMES.get(field.name) or NAMES.get(f"{command.name} {field.name}")
+        if known is not None:
+            kind, target = known
             checked_names(kind, arguments[field.name], names_in(target))
     for parameter in signature_of(command.function).parameters:
-        if parameter.name in ("task", "mitigation", "mitigations"):
-            for spec in texts_of(arguments.get(parameter.name)):
+        given = arguments.get(parameter.name)
+        if parameter.name == "task":
+            for spec in texts_of(given):
                 _refuse_unknown(parameter, spec)
+        elif parameter.name in ("mitigation", "mitigations") and given is not None:
+            arguments[parameter.name] = _typed(given) if isinstance(given, str) else tuple(map(_typed, given))
     return arguments
 
 
+def _typed(spec: str) -> Any:
+    """A mitigation by its name, or the one of a file of the user's own, which runs. Refuses what there is not, before torch is
+    imported."""
+    from mitigations.named import is_in_file, typed
+
+    mitigation = typed(spec)
+    return mitigation if is_in_file(spec) else spec
+
+
 def _refuse_unknown(parameter: Parameter, spec: str) -> None:
-    """Refuse a task, pairs or a mitigation that there is not, before torch is imported."""
-    from mitigations import mitigation
+    """Refuse a task or pairs that there are not, before torch is imported."""
     from ostools import tasks
 
     kinds = parameter.annotation.split(" | ")
-    if parameter.name != "task":
-        mitigation(spec)
-    elif "CollapseTask" not in kinds:
+    if "CollapseTask" not in kinds:
         tasks.task(spec)
     elif "Task" in kinds:
         tasks.task(spec, tasks.CollapseTask)

@@ -4,6 +4,7 @@ answers."""
 import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes
 from ostools.measure.answers.counting import Counting, counting
 from ostools.measure.answers.evaluate import evaluate
+from ostools.measure.answers.paired import AnswerDifference
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.attention.attention import Attention, attention
 from ostools.measure.attention.baselines import AttentionBaselines, attention_baselines
@@ -30,6 +31,7 @@ from ostools.measure.profiles.spectra import Spectra, spectra
 from ostools.measure.profiles.untrained import UntrainedBaselines, untrained_baselines
 
 __all__ = [
+    "AnswerDifference",
     "Attention",
     "AttentionBaselines",
     "AttentionDifference",

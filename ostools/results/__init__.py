@@ -89,8 +89,10 @@ class Provenance:
     ) -> Provenance:
         """The provenance of a run on `model` now, with the arguments that define its numbers."""
         import hooks
+        from mitigations.own_file import LOADED
         from ostools.models import describe
 
+        parameters |= {"own_files": dict(LOADED)} if LOADED else {}
         described = asdict(describe(model))  # first, as it refuses what is no model
         edits = tuple(f"{edit.kind} at {edit.where} (block {edit.block})" for edit in hooks.active_edits(model))
         return cls(described, parameters, token_ids, _versions(), edits, arithmetic=_arithmetic())

@@ -39,7 +39,7 @@ SHOWN = [
     ("ablate --lengths 2 --measure answers --target 0.1 --target 1.0", "predicted_effect|First order"),
     ("mitigate windows --lengths 3 --windows 5 --layers 1", "front|5"),
     (
-        "mitigate --mitigation separator:every=2 --lengths 3 --sensitivity-lengths 0 --dtype float32 --elicitation zero-shot",
+        "mitigate --mitigation separator:every=2 --lengths 3 --measure answers --elicitation zero-shot",
         "Study, verdicts|separator:every=2|not decided|nothing could be lost",
     ),
     ("reproduce figure 2 --lengths 2 --no-chat", "Figure 2|The paper's is of Gemini"),

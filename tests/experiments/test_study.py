@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
@@ -15,7 +16,9 @@ from mitigations.passes import SlidingWindow
 from ostools.experiments.study import arms
 from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError
+from ostools.measure.answers.answers import answers
 from ostools.measure.answers.evaluate import evaluate
+from ostools.measure.answers.judging import stops_of
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.task_prompt import carrier_positions, render_prompt
@@ -82,6 +85,41 @@ def test_a_large_model_is_sketched_and_few_lengths_are_told_beforehand(
         assert row[column] == pytest.approx(norms["frobenius_norm"][at].mean(), rel=1e-6)
 
 
+def test_answers_alone_take_the_passes_of_the_answers_and_no_others(
+    model: TransformerBridge, found: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No pass over right lines, no pair, no derivative, no copy in another dtype: what `answers` reads twice, and no more."""
+    mitigations, lengths, passes = [Separator(every=3)], [2, 3, 7], []
+    forward = model.original_model.forward
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        passes.append(1)
+        return forward(*arguments, **options)
+
+    monkeypatch.setattr(model.original_model, "forward", counted)
+    how: dict[str, Any] = {"lengths": lengths, "chat": False, "measures": ["answers"]}
+    result = ost.study(model, TASK, mitigations=mitigations, **how)
+    taken = len(passes)
+    passes.clear()
+    for given in (None, mitigations[0]):
+        posed = [render_prompt(model, TASK, n, mitigation=given, chat=False) for n in lengths]
+        room, stops = result.provenance.parameters["answer_tokens"], stops_of(posed)
+        answers(
+            model, [one.prompt for one in posed], max_new_tokens=room, stops=stops, cycles=[48 + 4 * n for n in lengths]
+        )
+    assert taken == len(passes) > 0
+    assert set(result.frame["quantity"]) == {"correct", "tokens"}
+    for column in ("value", "baseline", "status"):
+        pd.testing.assert_series_equal(
+            rows(result, "separator", "correct")[column], rows(found, "separator", "correct")[column]
+        )
+    assert result.provenance.parameters["verdict_level"] == 0.95  # of one verdict
+    said = result.verdicts.iloc[0]
+    assert said[["log_probability", "collapse", "sensitivity"]].tolist() == ["not measured"] * 3
+    assert said["sentence"].startswith("separator: answers: not decided (")
+    assert "sensitivity" not in said["sentence"]
+
+
 def test_what_changed_nothing_is_inactive(found: Study) -> None:
     separator = rows(found, "separator", "correct")["status"].to_dict()
     assert separator == {2: "inactive", 3: "inactive", 7: "active"}
@@ -124,7 +162,10 @@ def test_what_acts_in_16_bits_only_is_refused_where_a_quantity_is_measured_in_fl
         ({"lengths": [2, 620], "chat": False}, "under none a prompt of 747 tokens and an answer of up to 78"),
         ({"seeds": [0, 1]}, "copy-last draws nothing at random"),
         ({"level": 95.0}, "level between 0 and 1, found 95"),
-        ({"sensitivity_lengths": -1}, "sensitivity_lengths: expected a whole number of at least 0, found -1"),
+        ({"sensitivity_lengths": 0}, "sensitivity_lengths: expected a whole number of at least 1, found 0"),
+        ({"measures": ["answer"]}, "unknown measure 'answer': did you mean 'answers'"),
+        ({"measures": []}, "expected at least one measure of answers, log_probability"),
+        ({"batch_size": 0}, "batch_size: expected a whole number of at least 1, found 0"),
     ],
 )
 def test_refusals_come_before_any_measurement(

@@ -12,9 +12,10 @@ import torch
 from ostools.experiments.study import arms, study
 from ostools.experiments.study import verdicts as judging
 from ostools.experiments.study.verdicts import corrected, effects, verdicts
+from ostools.theory.statistics.paired import paired_difference
 
 LEVEL = 0.95
-WIDE = corrected(LEVEL, 1)
+WIDE = corrected(LEVEL, 4)
 
 
 def pairs(quantity: str = "collapse_distance", lengths: Any = range(1, 21), seeds: Any = (0,), **columns: Any) -> Any:
@@ -39,7 +40,7 @@ def judged(*given: Any, **columns: Any) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 def test_all_verdicts_hold_together_by_bonferroni() -> None:
-    assert corrected(LEVEL, 4) == pytest.approx(1 - 0.05 / 16)
+    assert corrected(LEVEL, 16) == pytest.approx(1 - 0.05 / 16)
 
 
 def noisy(seed: int, scale: float = 0.1) -> Any:
@@ -55,7 +56,7 @@ def test_seeds_of_a_length_stay_together() -> None:
         assert often[name] == pytest.approx(once[name], abs=1e-12)
 
 
-@pytest.mark.parametrize(("sign", "verdict"), [(1, "larger"), (-1, "smaller"), (0, "no measurable effect")])
+@pytest.mark.parametrize(("sign", "verdict"), [(1, "larger"), (-1, "smaller"), (0, "not decided")])
 @pytest.mark.parametrize("quantity", ["collapse_distance", "sensitivity"])
 def test_the_sign_of_a_verdict(sign: int, verdict: str, quantity: str) -> None:
     noise = noisy(2)
@@ -74,6 +75,43 @@ def test_too_few_lengths_for_a_verdict() -> None:
     assert np.isnan(judged(lengths=[4, 9], value=2.0)[0]["low"])
 
 
+@pytest.mark.parametrize(
+    ("quantity", "margin"),
+    [("correct", 0.05), ("log_probability", 0.1), ("collapse_distance", 0.0414), ("sensitivity", 0.0414)],
+)
+def test_none_is_measurable_only_where_the_whole_interval_is_small(quantity: str, margin: float) -> None:
+    """Both ends within the margin, and one a little outside; 0 inside the interval is not enough."""
+    about = str(judging.QUANTITIES[quantity].about)
+    row, _ = judged(quantity, value=0.5, baseline=0.5)
+    for low, high, verdict in (
+        (-margin * 0.99, margin * 0.99, "no measurable effect"),
+        (-margin * 1.01, margin * 0.5, "not decided"),
+        (-margin * 0.5, margin * 1.01, "not decided"),
+        (0.0, 0.78, "not decided"),
+    ):
+        made = pd.DataFrame([row | {"verdict_low": low, "verdict_high": high, "p_value": 1.0}])
+        assert verdicts(made, WIDE)[about].tolist() == [verdict]
+    said = verdicts(pd.DataFrame([row | {"verdict_low": -0.01, "verdict_high": 0.01, "p_value": 1.0}]), WIDE)[
+        "sentence"
+    ][0]
+    words = {"correct": "5 points", "log_probability": "0.1"}.get(quantity, "×0.909 to ×1.1")
+    assert f"], all of it within {words})" in said
+
+
+def test_answers_that_change_alike_have_an_exact_interval() -> None:
+    """Every bootstrap of 20 equal effects is empty; 20 questions of which none changed leave room for 1 - (a / 2)^(1 / 20)."""
+    for value, baseline, low, high in (
+        (0.0, 0.0, 0.025 ** (1 / 20) - 1, 1 - 0.025 ** (1 / 20)),
+        (1.0, 0.0, *paired_difference(20, 0, 20)),
+        (0.0, 1.0, *paired_difference(0, 20, 20)),
+    ):
+        row, _ = judged("correct", value=value, baseline=baseline)
+        assert (row["low"], row["high"]) == pytest.approx((low, high), rel=1e-12)
+    row, _ = judged("correct", seeds=range(4), value=lambda n, s: float(s < 2), baseline=lambda n, s: float(0 < s < 3))
+    assert (row["low"], row["high"]) == paired_difference(20, 20, 80)  # a question gained and one lost at every length
+    assert judged("log_probability", value=1.0, baseline=1.0)[1]["log_probability"] == "no measurable effect"
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_p_value_alone_decides(sign: int) -> None:
     """Seven effects of 1 and one of -0.01: the interval leaves 0 out, and 4 of 256 sign patterns are as extreme."""
@@ -81,7 +119,7 @@ def test_the_p_value_alone_decides(sign: int) -> None:
     row, said = judged(lengths=range(1, 9), value=lambda n, s: 10 ** (sign * made[n - 1]))
     assert row["verdict_low"] * row["verdict_high"] > 0
     assert row["p_value"] == 4 / 256 > 1 - WIDE
-    assert said["collapse"] == "no measurable effect"
+    assert said["collapse"] == "not decided"
     assert (
         "]; the interval excludes zero, a sign-flip test did not confirm it: an effect may be there)"
         in said["sentence"]
@@ -98,7 +136,7 @@ def test_the_interval_alone_decides(sign: int) -> None:
     assert row["p_value"] <= 1 - WIDE
     end = "verdict_low" if sign > 0 else "verdict_high"
     for value in (-0.01 * sign, 0.0):
-        assert verdicts(pd.DataFrame([row | {end: value}]), WIDE)["collapse"].tolist() == ["no measurable effect"]
+        assert verdicts(pd.DataFrame([row | {end: value}]), WIDE)["collapse"].tolist() == ["not decided"]
 
 
 def test_what_changed_nothing_is_no_evidence() -> None:
@@ -108,7 +146,7 @@ def test_what_changed_nothing_is_no_evidence() -> None:
     assert (row["lengths"], row["inactive"], said["sensitivity"]) == (11, 9, "larger")
     refused = {"status": "refused", "value": float("nan")}
     _, said = judged("tokens", **refused, reason="cannot be told")
-    assert said["sentence"].startswith("m: answers: not decided (not measured)")
+    assert [said[about] for about in judging.ABOUT] == ["not measured"] * 4
     row, said = judged(**refused, reason="ends in its sequence")
     assert (row["refused"], row["pairs"], said["collapse"]) == (20, 0, "not decided")
     assert "distance of the pair: not decided (ends in its sequence)" in said["sentence"]
@@ -117,9 +155,9 @@ def test_what_changed_nothing_is_no_evidence() -> None:
 @pytest.mark.parametrize(
     ("value", "baseline", "verdict", "words"),
     [
-        (1.0, 1.0, "no measurable effect", "20 of 20 right without it: nothing could be gained, and as many with it"),
+        (1.0, 1.0, "not decided", "(20 of 20 right without it: nothing could be gained; +0.0 points [-22.4, +22.4])"),
         (0.0, 1.0, "hurts", ""),
-        (0.0, 0.0, "no measurable effect", "(0 of 20 right without it: nothing could be lost; +0.0 points"),
+        (0.0, 0.0, "not decided", "(0 of 20 right without it: nothing could be lost; +0.0 points [-22.4, +22.4])"),
         (1.0, 0.0, "helps", ""),
     ],
 )
@@ -142,10 +180,10 @@ def test_lengths_beyond_training_decide_nothing_unless_there_are_no_others() -> 
 def test_a_ratio_to_rounding_is_none() -> None:
     """0 against 1e-9 where 1e-6 is rounding is no difference; 0 against 1 is a factor of at least a million."""
     for value, baseline, verdict, floored, words in (
-        (0.0, 1e-9, "no measurable effect", (20, 20), ""),
-        (0.0, 1.0, "smaller", (20, 0), "distance of the pair: smaller (at most ×1.0e-6);"),
+        (0.0, 1e-9, "not decided", (20, 20), ""),
+        (0.0, 1.0, "smaller", (20, 0), "distance of the pair: smaller (at most ×1.0e-6)."),
         (1.0, lambda n, s: 0.0 if n < 4 else 1e-3, "larger", (0, 3), "distance of the pair: larger (at least ×"),
-        (0.0, 0.0, "no measurable effect", (20, 20), "no measurable effect (rounding on both sides, ×1)"),
+        (0.0, 0.0, "not decided", (20, 20), "not decided (rounding on both sides, ×1)"),
     ):
         row, said = judged(value=value, baseline=baseline, rounding=1e-6)
         assert said["collapse"] == verdict

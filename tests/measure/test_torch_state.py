@@ -59,7 +59,7 @@ NO_MODEL = {
     "Comparison",
     "Change",
 }
-NO_MODEL |= {"Profile", "AttentionDifference"}
+NO_MODEL |= {"Profile", "AttentionDifference", "AnswerDifference"}
 """Classes whose rows are read off other results, or are of no loaded model."""
 NOT_TABLES = {
     "jacobian",

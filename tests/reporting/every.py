@@ -54,6 +54,12 @@ def _ablated() -> Any:
 
 
 @cache
+def _evaluated(mitigation: str | None = None) -> Any:
+    how: dict[str, Any] = {"lengths": [2, 4], "max_new_tokens": 4, "elicitation": "zero-shot"}
+    return ost.evaluate(model(), "count-ones", mitigation=mitigation, **how)
+
+
+@cache
 def _figure_3() -> Any:
     return EXPERIMENTS.figure_3(model(), [2, 3], [0, 1], max_new_tokens=4, chat=False)
 
@@ -93,9 +99,8 @@ EVERY: dict[str, Callable[[], Result]] = {
     "ProbeIntervention": lambda: ost.probe_intervention(
         model(), "count-ones-bernoulli:tidy=true", lengths=[1, 2, 3], seeds=range(8)
     ),
-    "Evaluation": lambda: ost.evaluate(
-        model(), "count-ones", lengths=[2, 4], max_new_tokens=4, elicitation="zero-shot"
-    ),
+    "Evaluation": lambda: _evaluated(),
+    "AnswerDifference": lambda: ost.compare(_evaluated(), _evaluated("hint")),
     "PositionEffect": lambda: ost.position_effect(model(), passages=3, tokens=6),
     "Study": lambda: ost.study(
         model(), "copy-last", mitigations=["separator:every=2"], lengths=[3, 4], dtypes=["bfloat16"], chat=False

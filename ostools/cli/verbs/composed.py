@@ -172,7 +172,7 @@ def pairs_memory(
     site: str | None = None,
     per: str | None = None,
     norm: str | None = None,
-    mitigation: str | None = None,
+    mitigation: Mitigation | str | None = None,
 ) -> int:
     """Bytes of the pairs that `collapse` compares. Refuses what `collapse` refuses of its options, before a model is loaded."""
     from ostools.measure.collapse.distances import collapse_memory
@@ -188,7 +188,7 @@ def difference(
     task: str | None = None,
     length: int | None = None,
     seed: int | None = None,
-    mitigation: str | None = None,
+    mitigation: Mitigation | str | None = None,
     against_prompt: str | None = None,
     against_model: str | None = None,
     corresponding: bool = False,

@@ -15,6 +15,7 @@ from ostools.cli.options import fields_of
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
+    from mitigations import Mitigation
     from ostools.tasks import Question
 
 
@@ -76,7 +77,7 @@ def prompts(
     task: str | None = None,
     lengths: Sequence[int] | None = None,
     seeds: Sequence[int] | None = None,
-    mitigation: str | None = None,
+    mitigation: Mitigation | str | None = None,
     figure: Literal["2", "3", "4", "6", "7", "all"] | None = None,
     out: Path | None = None,
 ) -> None:

@@ -157,8 +157,11 @@ def _retrieval(model: TransformerBridge, options: dict[str, Any], progress: Prog
     return {"retrieval": retrieval(model, length=options["records"], seeds=options["seeds"], progress=progress)}
 
 
-_REMEDIES: dict[str, Any] = {"task": _DIGITS, "mitigations": (Separator(every=3), Hint())}
-"""The paper's remedies: commas and the hint."""
+_REMEDIES: dict[str, Any] = {
+    **{"task": _DIGITS, "mitigations": (Separator(every=3), Hint())},
+    "measures": ("answers", "log_probability", "collapse"),
+}
+"""The paper's remedies: commas and the hint, and what they are judged on."""
 _TWO_DTYPES = ["float32", "bfloat16"]
 
 _PARTS = (
@@ -229,7 +232,7 @@ _PARTS = (
         "remedies",
         {"lengths": steps(4, 64, 4), "seeds": 2, "dtypes": ["bfloat16"]},
         15,
-        _result("study", study, **_REMEDIES, sensitivity_lengths=0),
+        _result("study", study, **_REMEDIES),
         lambda model, options: study_memory(model, **options, **_REMEDIES),
     ),
 )

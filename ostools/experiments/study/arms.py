@@ -13,9 +13,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from mitigations import Mitigation, changes_pass, label, running
 from ostools.ground.errors import InputError
+from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
-from ostools.measure.answers.evaluate import evaluate
-from ostools.measure.answers.probability import answer_room
+from ostools.measure.answers.evaluate import TaskAnswers
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse, reference_at_y
@@ -46,7 +46,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The questions, the precisions, and the lengths at which sensitivity is measured."""
+    """The questions, what is measured (of `verdicts.ABOUT`), the precisions, the lengths at which sensitivity is measured."""
 
     form: Task
     lengths: list[int]
@@ -55,11 +55,13 @@ class StudyPlan:
     chat: bool | None
     sensitivity_lengths: list[int]
     elicitation: Elicitation
+    measures: tuple[str, ...]
+    batch_size: int | None = None
 
 
 @dataclass
 class Arm:
-    """A task under one mitigation. `model` is the user's, `work` the same in float32 or float64.
+    """A task under one mitigation. `model` is the user's, `work` the same in float32 or float64 where sensitivity is measured.
 
     `cells`: what was measured, by (quantity, dtype, length, seed).
     """
@@ -76,14 +78,15 @@ class Arm:
         `no_pair`: why the questions of n and n + 1 items cannot be compared; None where they can.
         """
         self.questions = {(n, seed): self._task_prompt(n, seed) for n in self.plan.lengths for seed in self.plan.seeds}
-        self._require_room()
+        self.asked = self._task_answers()
         self.no_pair: str | None = None
         try:
-            RenderedPairs(self.model, self.plan.form, self.mitigation, self.plan.chat)
+            if "collapse" in self.plan.measures:
+                RenderedPairs(self.model, self.plan.form, self.mitigation, self.plan.chat)
         except InputError as error:
             self.no_pair = str(error)
         self.extended = {}
-        if self.no_pair is None:
+        if "collapse" in self.plan.measures and self.no_pair is None:
             self.extended = {
                 (n, seed): self.questions.get((n + 1, seed)) or self._task_prompt(n + 1, seed)
                 for n, seed in self.questions
@@ -96,28 +99,36 @@ class Arm:
             self.model, self.plan.form, length, seed=seed, mitigation=self.mitigation, chat=self.plan.chat
         )
 
-    def _require_room(self) -> None:
-        """Refuse a question that does not fit the context with the answer that `evaluate` leaves room for."""
-        form, elicitation = self.plan.form, self.plan.elicitation
+    def _task_answers(self) -> TaskAnswers:
+        """The questions as they are asked. Raises `InputError` for one that does not fit the context with its answer."""
+        plan = self.plan
         task_prompts = [
-            elicit(self.model, form, n, elicitation, seed=seed, mitigation=self.mitigation)
+            elicit(self.model, plan.form, n, plan.elicitation, seed=seed, mitigation=self.mitigation)
             for n, seed in self.questions
         ]
-        prefilled = task_prompts[0].prefill is not None
-        room = answer_room(self.model, task_prompts, form.reasons, prefilled)
+        asked = TaskAnswers(
+            self.model,
+            task_prompts,
+            self.mitigation,
+            batch_size=plan.batch_size,
+            probability="log_probability" in plan.measures,
+        )
         longest = max(len(task_prompt.prompt.ids) for task_prompt in task_prompts)
         context = context_length(self.model)
-        if longest + room > context:
+        if longest + asked.room > context:
             raise InputError(
-                f"study: under {label(self.mitigation)} a prompt of {longest} tokens and an answer of up to {room} do not "
-                f"fit the model's context of {context}: leave out the longest lengths"
+                f"study: under {label(self.mitigation)} a prompt of {longest} tokens and an answer of up to {asked.room} do "
+                f"not fit the model's context of {context}: leave out the longest lengths"
             )
+        return asked
 
     def measure(self, progress: Progress | None) -> None:
-        """Measure everything."""
+        """Measure what the plan asks for."""
         dtypes = list(dict.fromkeys(("float64", *self.plan.dtypes)))
         close = [(n, seed) for n in self.plan.sensitivity_lengths for seed in self.plan.seeds]
-        steps: list[Callable[[], None]] = [self._measure_answers, partial(self._measure_collapse, dtypes)]
+        steps: list[Callable[[], None]] = []
+        steps += [self._measure_answers] if {"answers", "log_probability"} & set(self.plan.measures) else []
+        steps += [partial(self._measure_collapse, dtypes)] if "collapse" in self.plan.measures else []
         steps += [partial(self._measure_sensitivity, n, seed) for n, seed in close]
         for step_count, step in enumerate(steps, start=1):
             step()
@@ -128,22 +139,13 @@ class Arm:
         return self.acted.status(self.questions[length, seed])[0]
 
     def _measure_answers(self) -> None:
-        """Measure answers: right or not, and how likely the right line was."""
-        result = evaluate(
-            self.model,
-            self.plan.form,
-            lengths=self.plan.lengths,
-            seeds=self.plan.seeds,
-            mitigation=self.mitigation,
-            elicitation=self.plan.elicitation,
-        )
-        quantities = ["correct", "tokens"]
-        if result.provenance.parameters["probability"]:
-            quantities.append("log_probability")
-        rows: list[dict[str, Any]] = result.frame.to_dict("records")  # pyright: ignore[reportAssignmentType]
+        """Measure answers: right or not, and, where the plan asks for it, how likely the right line was."""
+        rows = _answer_rows(self.asked)
+        quantities = ["correct"] if "answers" in self.plan.measures else []
+        quantities += ["log_probability"] if self.asked.scored else []
         for row in rows:
             status = INACTIVE if row["status"] == INACTIVE else ACTIVE
-            for quantity in quantities:
+            for quantity in (*quantities, "tokens"):
                 self.cells[quantity, None, int(row["length"]), int(row["seed"])] = Cell(float(row[quantity]), status)
 
     def _measure_collapse(self, dtypes: Sequence[str]) -> None:
@@ -226,6 +228,11 @@ class Arm:
             except InputError as error:
                 cell = Cell(float("nan"), REFUSED, reason=str(error), kind=kind)
         self.cells["sensitivity", None, n, seed] = cell
+
+
+@in_smaller_chunks
+def _answer_rows(asked: TaskAnswers) -> list[dict[str, Any]]:
+    return asked.rows(None)[0]
 
 
 def within_training(model: TransformerBridge, form: Task, lengths: Iterable[int]) -> pd.Series:

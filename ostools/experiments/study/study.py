@@ -1,7 +1,8 @@
 """Mitigations against none on one task, question by question.
 
 Answers, collapse and sensitivity, each paired by length and seed; effects with intervals, and a verdict that may
-be "no measurable effect". Cost: for each mitigation one `evaluate`, one `collapse`, and at a few lengths `sensitivity`.
+be "not decided". Cost, for each mitigation and without one: answers to every question, a pass over each with its right
+line, one `collapse`, and at a few lengths `sensitivity`; with measures=["answers"] the answers alone.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from ostools import tasks
 from ostools.experiments.study import verdicts as judging
 from ostools.experiments.study.arms import Arm, Cell, Key, StudyPlan, within_training
 from ostools.ground.errors import InputError
-from ostools.ground.names import checked_list
+from ostools.ground.names import checked_list, checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
+from ostools.measure.answers.answers import require_batch_size
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.jacobian.memory import sensitivity_memory
@@ -88,11 +90,13 @@ def study(
     mitigations: Sequence[Mitigation | str],
     lengths: Iterable[int],
     seeds: Sequence[int] = (0,),
+    measures: Sequence[str] | None = None,
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     elicitation: str | None = None,
     chat: bool | None = None,
     level: float = 0.95,
     sensitivity_lengths: int = 12,
+    batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> Study:
     """Compare each mitigation with none, on the same questions (docs/theory.md 6 and 7).
@@ -102,13 +106,15 @@ def study(
         mitigations: one or more, each a `mitigations.Mitigation` or its name with options: "separator:every=3".
         lengths: numbers of items.
         seeds: one sequence for each, if the task draws its sequence.
+        measures: what is measured: "answers" (right or not), "log_probability" (of the right line), "collapse" and
+            "sensitivity"; None: all. "answers" alone needs no float32 or float64 copy of a large model.
         dtypes: dtypes of the collapse distances, beside float64. An empty list: float64 alone.
         elicitation: how answers are elicited, as in `evaluate`; None: by the kind of model. Worked
             examples stand before the question for the answers alone.
         chat: whether questions are put in the tokenizer's chat template; None: if it has one.
         level: level of the intervals of the effects; all verdicts hold together at it.
-        sensitivity_lengths: at how many lengths, evenly spread, sensitivity is measured; 0: at
-            none.
+        sensitivity_lengths: at how many lengths, evenly spread, sensitivity is measured.
+        batch_size: prompts that are answered together, as in `evaluate`.
 
     Effects and verdicts leave lengths beyond training out, unless there are no others. Raises `InputError` or
     `MitigationError`, before anything is measured, for unknown names, inserted text that the tokenizer merges, a prompt that
@@ -118,14 +124,19 @@ def study(
         raise InputError(f"study: expected a level between 0 and 1, found {level!r}; for example 0.95")
     mitigation_by_name = _checked_mitigations(mitigations)
     form, length_list = tasks.task(task), checked_lengths(lengths)
+    measure_names = judging.ABOUT if measures is None else checked_names("measure", measures, judging.ABOUT)
     seed_list, close_lengths = seeds_of(form, seeds), _spread(length_list, sensitivity_lengths)
+    close_lengths = close_lengths if "sensitivity" in measure_names else []
+    require_batch_size(batch_size)
     dtype_list = () if dtypes in ((), []) else tuple(precision.name for precision in checked_precisions(dtypes))
     resolved = elicitation_for(form, model.tokenizer, metadata_of(model).trained_lengths, elicitation, chat)
-    plan = StudyPlan(form, length_list, seed_list, dtype_list, chat, close_lengths, resolved)
-    work = full_precision(model, "study")
+    plan = StudyPlan(
+        form, length_list, seed_list, dtype_list, chat, close_lengths, resolved, tuple(measure_names), batch_size
+    )
+    work = full_precision(model, "study") if "sensitivity" in measure_names else model
     plain = Arm(model, work, plan, None)
     arms = {name: Arm(model, work, plan, mitigation) for name, mitigation in mitigation_by_name.items()}
-    verdict_level = judging.corrected(level, len(arms))
+    verdict_level = judging.corrected(level, len(arms) * len(plan.measures))
     if progress is not False:
         _tell_if_too_few(plan, fewest_at(verdict_level))
     for index, arm in enumerate((plain, *arms.values())):
@@ -135,6 +146,7 @@ def study(
     settings: dict[str, Any] = {"task": tasks.label(form), "mitigations": list(arms), "lengths": length_list}
     settings |= {"seeds": seed_list, "dtypes": list(dtype_list), "elicitation": resolved}
     settings |= {"sensitivity_lengths": close_lengths, "level": level, "verdict_level": verdict_level}
+    settings |= {"measures": list(plan.measures), "batch_size": batch_size, "answer_tokens": plain.asked.room}
     settings |= {"chat": plain.questions[length_list[0], seed_list[0]].chat, "resamples": judging.RESAMPLES}
     provenance = Provenance.collect(model, measurement="study", **settings)
     return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level))
@@ -154,14 +166,14 @@ def _checked_mitigations(mitigations: Sequence[Mitigation | str]) -> dict[str, M
 
 def _spread(lengths: list[int], count: int) -> list[int]:
     """At most `count` of the lengths, evenly spread, the last among them."""
-    count = min(whole_number("sensitivity_lengths", count), len(lengths))
+    count = min(whole_number("sensitivity_lengths", count, 1), len(lengths))
     return sorted({lengths[round((i + 1) * len(lengths) / count) - 1] for i in range(count)})
 
 
 def _tell_if_too_few(plan: StudyPlan, fewest: int) -> None:
     """Say, before anything is measured, that so few lengths decide nothing."""
-    counts = dict.fromkeys(judging.ABOUT, len(plan.lengths))
-    counts["sensitivity"] = len(plan.sensitivity_lengths) or fewest  # at none, as asked: nothing is to be said
+    counts = dict.fromkeys(plan.measures, len(plan.lengths))
+    counts |= {"sensitivity": len(plan.sensitivity_lengths)} if plan.sensitivity_lengths else {}
     short = [judging.ABOUT_WORDS[name] for name, count in counts.items() if count < fewest]
     if short:
         _LOG.warning(
@@ -204,18 +216,21 @@ def study_memory(
     *,
     mitigations: Sequence[Mitigation | str],
     seeds: Sequence[int] = (0,),
+    measures: Sequence[str] | None = None,
     dtypes: Sequence[str] = (),
     elicitation: str | None = None,
     chat: bool | None = None,
-    sensitivity_lengths: int = 0,
+    batch_size: int | None = None,
 ) -> int:
-    """Bytes of answers, distances and sensitivity: without, and with each mitigation."""
-    form, sizes = tasks.task(task), []
-    options: dict[str, Any] = {"seeds": seeds, "elicitation": elicitation, "chat": chat}
+    """Bytes of what is measured of answers, distances and sensitivity: without, and with each mitigation."""
+    form, names, sizes = tasks.task(task), judging.ABOUT if measures is None else measures, [0]
+    options: dict[str, Any] = {"seeds": seeds, "elicitation": elicitation, "chat": chat, "batch_size": batch_size}
     for mitigation in (None, *mitigations):
-        sizes.append(evaluate_memory(model, form, lengths, mitigation=mitigation, **options))
+        if {"answers", "log_probability"} & set(names):
+            sizes.append(evaluate_memory(model, form, lengths, mitigation=mitigation, **options))
         pos = model.longest(form, lengths, mitigation=mitigation, chat=False).tokens
-        sizes.append(collapse_bytes(model.shape, pos, len(lengths), dtypes or ("float64",)))
-        if sensitivity_lengths:
+        if "collapse" in names:
+            sizes.append(collapse_bytes(model.shape, pos, len(lengths), dtypes or ("float64",)))
+        if "sensitivity" in names:
             sizes.append(sensitivity_memory(model, pos, linearisations="full"))
     return max(sizes)

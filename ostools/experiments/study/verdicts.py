@@ -6,8 +6,10 @@ interval says how the effect varies over lengths such as these, on this model an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,15 @@ import pandas as pd
 import torch
 
 from ostools.ground.words import number
+from ostools.measure.answers.paired import SMALL
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED
 from ostools.results import Frame
 from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean, expanded, fewest_at, sign_flip
+from ostools.theory.statistics.paired import paired_difference
 
 DIFFERENCE, RATIO = "difference", "log10 ratio"
 HELPS, HURTS, NO_EFFECT, UNCHANGED, UNDECIDED = "helps", "hurts", "no measurable effect", "inactive", "not decided"
-LARGER, SMALLER = "larger", "smaller"
+LARGER, SMALLER, NOT_MEASURED = "larger", "smaller", "not measured"
 """A verdict on a number that is no answer: a mitigation helps or hurts answers alone."""
 ABOUT_WORDS = {
     "answers": "answers",
@@ -40,21 +44,24 @@ class Quantity:
 
     scale: whether an effect is value - baseline or log10(value / baseline). about: on what its
     effect (in float64, where there are dtypes) is the verdict; None: it is shown, and not judged. words: for a reader.
+    margin: an effect that is smaller counts as none: on answers 5 points, on log p 0.1 nats, of a ratio x1.1.
     """
 
     name: str
     scale: str
     about: str | None
     words: str
+    margin: float = 0.0
 
 
+_TENTH = math.log10(1.1)
 QUANTITIES = {
     quantity.name: quantity
     for quantity in (
-        Quantity("correct", DIFFERENCE, "answers", "share of right answers"),
-        Quantity("log_probability", DIFFERENCE, "log_probability", "log p of the right line (nats)"),
-        Quantity("collapse_distance", RATIO, "collapse", "distance of n and n + 1 items at y"),
-        Quantity("sensitivity", RATIO, "sensitivity", "sensitivity of the answer's tokens"),
+        Quantity("correct", DIFFERENCE, "answers", "share of right answers", SMALL),
+        Quantity("log_probability", DIFFERENCE, "log_probability", "log p of the right line (nats)", 0.1),
+        Quantity("collapse_distance", RATIO, "collapse", "distance of n and n + 1 items at y", _TENTH),
+        Quantity("sensitivity", RATIO, "sensitivity", "sensitivity of the answer's tokens", _TENTH),
         Quantity("tokens", DIFFERENCE, None, "tokens of the prompt"),
     )
 }
@@ -68,7 +75,9 @@ def effects(frame: Frame, level: float, verdict_level: float) -> pd.DataFrame:
     and baseline (means over the same pairs); lengths and pairs that it rests on; value_floored and baseline_floored (pairs
     in a ratio of which rounding stands in place of what is below it: the effect is a bound); active, inactive, refused (pairs);
     reason (of the first refusal); beyond_training (whether every length is, and so none is left out). Intervals are NaN for
-    fewer than three lengths: percentile bootstrap over lengths, expanded for few (`theory.intervals`).
+    fewer than three lengths: percentile bootstrap over lengths, expanded for few (`theory.intervals`); of answers whose mean
+    effect is the same at every length, where the bootstrap would be empty, the exact paired interval over the questions
+    (`theory.statistics.paired`).
     """
     keys = ["mitigation", "quantity", "dtype"]
     rows = [
@@ -88,10 +97,12 @@ def _effect(quantity: Quantity, group: Frame, level: float, verdict_level: float
     change = _changes(quantity, used)
     of_length = change.groupby(used["length"]).mean().to_numpy(dtype=float)
     refusals = group[group["status"] == REFUSED]["reason"]
-    low, high = _interval(of_length, level)
+    changed = (int((change == 1).sum()), int((change == -1).sum()), len(used)) if quantity.name == "correct" else None
+    interval = partial(_interval, of_length, changed)
+    low, high = interval(level)
     dtype = group["dtype"].iloc[0]
     judged = quantity.about is not None and (pd.isna(dtype) or dtype == "float64")
-    verdict_low, verdict_high = _interval(of_length, verdict_level) if judged else (np.nan, np.nan)
+    verdict_low, verdict_high = interval(verdict_level) if judged else (np.nan, np.nan)
     return {
         "kind": group["kind"].iloc[0],
         "scale": quantity.scale,
@@ -126,18 +137,21 @@ def _floored(quantity: Quantity, used: Frame, name: str) -> int:
     return int((used[name] < used["rounding"]).sum()) if quantity.scale == RATIO else 0
 
 
-def _interval(samples: np.ndarray, level: float) -> tuple[float, float]:
+def _interval(samples: np.ndarray, changed: tuple[int, int, int] | None, level: float) -> tuple[float, float]:
+    """Interval of the mean over lengths. `changed`, of answers alone: questions gained, lost, and all of them."""
     if len(samples) < FEWEST:
         return np.nan, np.nan
+    if changed is not None and bool((samples == samples[0]).all()):
+        return paired_difference(*changed, level)
     wide_level = expanded(level, len(samples))
     # A level that float64 rounds to 1 asks for the extreme resampled means.
     low, high = bootstrap_mean(torch.tensor(samples), level=min(wide_level, 1 - 1e-12), resamples=RESAMPLES)
     return float(low), float(high)
 
 
-def corrected(level: float, mitigations: int) -> float:
+def corrected(level: float, verdict_count: int) -> float:
     """The level of each verdict's interval, so that all of them hold together at `level` (Bonferroni)."""
-    return 1 - (1 - level) / (mitigations * len(ABOUT))
+    return 1 - (1 - level) / verdict_count
 
 
 def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
@@ -145,8 +159,9 @@ def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
 
     "helps" or "hurts" (of answers), "larger" or "smaller" (of the others) where the effect's interval at `verdict_level`
     leaves 0 out and a sign-flip test, which few lengths do not mislead, rejects at that level too, on at least
-    `fewest_at(verdict_level)` lengths; "no measurable effect" otherwise; "inactive" where the mitigation changed no prompt
-    and no logit; "not decided" where there are too few lengths, or nothing could be measured.
+    `fewest_at(verdict_level)` lengths; "no measurable effect" where the whole interval is within the quantity's `margin` of 0,
+    on as many lengths; "inactive" where the mitigation changed no prompt and no logit; "not decided" otherwise: what the
+    interval leaves room for was neither shown nor ruled out; "not measured" of what was not asked for.
     """
     rows = []
     for mitigation, group in effect_table.groupby("mitigation", sort=False):
@@ -154,8 +169,8 @@ def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
         sentences = []
         for about in ABOUT:
             judged = group[group["about"] == about].to_dict("records")
-            row[about], why = _verdict(judged[0], verdict_level) if judged else (UNDECIDED, "not measured")
-            sentences.append(f"{ABOUT_WORDS[about]}: {row[about]} ({why})")
+            row[about], why = _verdict(judged[0], verdict_level) if judged else (NOT_MEASURED, "")
+            sentences += [f"{ABOUT_WORDS[about]}: {row[about]} ({why})"] if judged else []
         beyond = "; every length is beyond the trained ones" if bool(group["beyond_training"].any()) else ""
         rows.append(row | {"sentence": f"{mitigation}: " + "; ".join(sentences) + beyond + "."})
     return pd.DataFrame(rows, columns=["mitigation", *ABOUT, "sentence"])
@@ -167,9 +182,7 @@ def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
     if not row["pairs"]:
         return UNDECIDED, row["reason"] or "nothing was measured"
     effect = in_words(row, "verdict_low", "verdict_high")
-    limit = at_limit(row)
-    if limit and row["value"] == row["baseline"] == 1:
-        return NO_EFFECT, f"{limit}, and as many with it"
+    limit, margin = at_limit(row), QUANTITIES[row["quantity"]].margin
     up, down = (HELPS, HURTS) if row["quantity"] == "correct" else (LARGER, SMALLER)
     # What is read first: at the floor nothing could be lost, at the ceiling nothing could be gained.
     effect = f"{limit}; {effect}" if limit else effect
@@ -183,7 +196,16 @@ def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
         return down, effect
     if not bound(row) and (row["verdict_low"] > 0 or row["verdict_high"] < 0):
         effect += "; the interval excludes zero, a sign-flip test did not confirm it: an effect may be there"
-    return NO_EFFECT, effect
+    if not bound(row) and -margin <= row["verdict_low"] and row["verdict_high"] <= margin:
+        return NO_EFFECT, f"{effect}, all of it within {_margin_words(row['quantity'])}"
+    return UNDECIDED, effect
+
+
+def _margin_words(quantity: str) -> str:
+    margin = QUANTITIES[quantity].margin
+    if QUANTITIES[quantity].scale == RATIO:
+        return f"×{number(10**-margin)} to ×{number(10**margin)}"
+    return f"{100 * margin:g} points" if quantity == "correct" else f"{margin:g}"
 
 
 def at_limit(row: Mapping[str, Any]) -> str:

@@ -105,7 +105,8 @@ def windows(
     else:
         sizes = sorted(whole_numbers("windows", windows, 1, example="range(2, 65)"))
     # Without worked examples: a window is compared on one prompt.
-    plan = StudyPlan(form, length_list, seed_list, (), chat, [], CHAT if in_chat else ZERO_SHOT)
+    elicitation, measures = CHAT if in_chat else ZERO_SHOT, ("answers", "log_probability", "collapse")
+    plan = StudyPlan(form, length_list, seed_list, (), chat, [], elicitation, measures)
     plain = Arm(model, model, plan, None)
     if plain.no_pair is not None:
         raise InputError(plain.no_pair)

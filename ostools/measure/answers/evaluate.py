@@ -33,6 +33,7 @@ from ostools.measure.answers.answers import (
     can_end,
     end_ids,
     how_read,
+    require_batch_size,
     require_limit,
     writes_lines,
 )
@@ -85,6 +86,7 @@ def evaluate(
     temperature: float | int = 0.0,
     samples: int = 1,
     max_new_tokens: int | None = None,
+    batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Measure the model's answers to a task's prompts, with or without a mitigation (Figures 2, 3 and 6; Appendix C.1).
@@ -103,10 +105,13 @@ def evaluate(
         samples: answers to each prompt, at a temperature above 0.
         max_new_tokens: tokens after which an answer is cut; None: by the longest right line, with
             48 more for words around it (16 after a few-shot prompt), and 256 more for reasoning.
+        batch_size: prompts that go through together; None: as many as fit. 1 gives what `generate` of transformers gives.
         progress: called as progress(done, total).
 
     An answer ends with its line, or in an exact cycle of tokens (48, and 4 for every item), else where `answers_end_at` in the
-    provenance says. Raises `InputError` for what cannot be asked, and for a prompt longer than the context.
+    provenance says. In bfloat16 and float16 a batch of another size rounds otherwise, and two tokens that are nearly as likely
+    may change places: two right runs of one model differed at about one of thirteen near ties.
+    Raises `InputError` for what cannot be asked, and for a prompt longer than the context.
     Source: arXiv 2406.04267, Sections 4 to 6 and Appendix C.1.
     """
     form = tasks.task(task)
@@ -118,7 +123,8 @@ def evaluate(
     task_prompts = [
         elicit(model, form, length, how_asked, seed=seed, **options) for length in length_list for seed in seed_list
     ]
-    run = _TaskAnswers(model, task_prompts, options["mitigation"], temperature, samples, max_new_tokens, progress)
+    limits: dict[str, Any] = {"max_new_tokens": max_new_tokens, "batch_size": batch_size, "progress": progress}
+    run = TaskAnswers(model, task_prompts, options["mitigation"], temperature, samples, **limits)
     names = {"task": tasks.label(form), "mitigation": mitigations.label(run.mitigation), "elicitation": how_asked}
     longest = trained.get(form.trained_as or "")
     rows, how = run.rows(longest)
@@ -130,14 +136,18 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class _TaskAnswers:
+class TaskAnswers:
+    """Answers to the prompts of one task. `probability`: whether the right lines are scored too, with a pass over each."""
+
     model: TransformerBridge
     task_prompts: Sequence[TaskPrompt]
     mitigation: Mitigation | None
-    temperature: float | int
-    samples: int
-    max_new_tokens: int | None
-    progress: Progress | None
+    temperature: float | int = 0.0
+    samples: int = 1
+    max_new_tokens: int | None = None
+    batch_size: int | None = None
+    probability: bool = True
+    progress: Progress | None = None
 
     @property
     def reasons(self) -> bool:
@@ -146,7 +156,7 @@ class _TaskAnswers:
 
     @property
     def scored(self) -> bool:
-        return not self.reasons and can_end(self.model)
+        return self.probability and not self.reasons and can_end(self.model)
 
     @cached_property
     def room(self) -> int:
@@ -187,6 +197,7 @@ class _TaskAnswers:
             cycles=[CYCLE + CYCLE_AN_ITEM * task_prompt.length for task_prompt in task_prompts],
             temperature=self.temperature,
             seeds=[f"{name} {prompt.length} {prompt.seed} {sample}" for prompt, sample in samples],
+            batch_size=self.batch_size,
             progress=part_of(self.progress, 0, 1, 1 + self.scored, units=100),
         )
 
@@ -195,7 +206,8 @@ class _TaskAnswers:
             return [None] * len(self.task_prompts)
         prompts = [task_prompt.prompt for task_prompt in self.task_prompts]
         lines = [answer_text(task_prompt) for task_prompt in self.task_prompts]
-        return answer_scores(self.model, prompts, lines, progress=part_of(self.progress, 1, 2, 2, units=100))
+        scoring_progress = part_of(self.progress, 1, 2, 2, units=100)
+        return answer_scores(self.model, prompts, lines, batch_size=self.batch_size, progress=scoring_progress)
 
     def _status(self, task_prompt: TaskPrompt, answer: Answer, acts_by_length: dict[int, bool]) -> str:
         """Whether the mitigation changed anything in a row: the text, or a logit of prompt and answer.
@@ -218,6 +230,7 @@ class _TaskAnswers:
             "temperature": self.temperature,
             "samples": self.samples,
             "max_new_tokens": self.room,
+            "batch_size": self.batch_size,
             "stop": STOP,
             "repeats_after": f"{CYCLE} tokens, {CYCLE_AN_ITEM} more an item",
             "examples": EXAMPLES if first.prefill is not None else 0,
@@ -249,16 +262,19 @@ def evaluate_memory(
     system: str | None = None,
     thinking: bool = False,
     max_new_tokens: int | None = None,
+    batch_size: int | None = None,
 ) -> int:
     """Bytes of a batch of answers to a task, up to the limit of new tokens that the measurement has."""
     form = tasks.task(task)
+    require_batch_size(batch_size)
     if max_new_tokens is not None:
         require_limit(max_new_tokens)
     how_asked = model.elicitation(form, elicitation, chat)
     options: dict[str, Any] = {"elicitation": how_asked, "system": system, "thinking": thinking}
     longest = model.longest(form, lengths, mitigation=mitigation, seed=next(iter(seeds)), **options)
     new_tokens = max_new_tokens or longest.answer + spare(thinking or form.reasons, how_asked == FEW_SHOT)
-    return answers_bytes(model.shape, longest, new_tokens, lengths=len(lengths), per_length=len(seeds) * samples)
+    counts: dict[str, Any] = {"lengths": len(lengths), "per_length": len(seeds) * samples, "batch_size": batch_size}
+    return answers_bytes(model.shape, longest, new_tokens, **counts)
 
 
 SWEPT = Swept(
@@ -270,6 +286,7 @@ SWEPT = Swept(
         # One limit for all lengths, as a row may not depend on which others stand beside it. The paper's answer line takes
         # some 15 tokens, a preamble before it some 20 more. Reasoning needs more: ask for it.
         "max_new_tokens": (Annotated[int, Field(ge=1, le=1_000_000)], 64),
+        "batch_size": (Annotated[int | None, Field(ge=1)], None),
     },
     check=lambda options: _require_samples_that_differ(options.samples, options.temperature),
     draws=lambda options: "by sample" if options.temperature > 0 else None,

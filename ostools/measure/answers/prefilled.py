@@ -23,6 +23,7 @@ from ostools.measure.passes.precisions import Precision
 from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.models import Prompt, context_length
+from ostools.models.tokens import token_text
 from ostools.tasks import Encoder, Task
 
 SPARE = 4
@@ -78,6 +79,22 @@ def prefilled_prompts(
     prompts = list(prompt_by_ids.values())
     require_room(model, prompts)
     return prompts
+
+
+def require_telling_first_tokens(model: TransformerBridge, prompts: Sequence[PrefilledPrompt]) -> None:
+    """Require that the first token of an answer tells which of the right answers it is.
+
+    Raises `InputError` where two right answers begin with the same token (12 and 15, where digits are tokens): what is said of
+    that token is said of both."""
+    key_by_token: dict[int, str] = {}
+    for prompt in sorted(prompts, key=lambda prompt: prompt.task_prompt.length):
+        key, task_prompt = key_by_token.setdefault(prompt.token, prompt.task_prompt.key), prompt.task_prompt
+        if key != task_prompt.key:
+            raise InputError(
+                f"{task_prompt.task.name}: expected right answers that begin with different tokens, found {key} and "
+                f"{task_prompt.key}, which both begin with {token_text(model.tokenizer, prompt.token)!r}: what is said of that "
+                "token is said of both. Ask for lengths whose answers differ there, such as 2 to 9"
+            )
 
 
 def answer_room(prompts: Sequence[PrefilledPrompt]) -> int:

@@ -104,8 +104,8 @@ def _plain(model: TransformerBridge, ids: Sequence[int], line: str) -> tuple[int
 
 @dataclass(frozen=True)
 class AnswerScore:
-    """Score of a line after its prompt. log_probability: natural, of the line and its end. rank: how many tokens of the
-    vocabulary are more likely than the line's first one, plus one."""
+    """Score of a line after its prompt, all of it and its end. log_probability: natural. rank: of its tokens and its end the
+    largest rank, where the most likely token of the vocabulary has rank 1: with 1 greedy decoding writes this very line."""
 
     log_probability: float
     rank: int
@@ -127,18 +127,21 @@ def answer_scores(
     prompts: Sequence[str | Prompt],
     lines: Sequence[str],
     *,
+    batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> list[AnswerScore]:
-    """Log probability that the model writes each line after its prompt, and ends it there; and the rank of its first token.
+    """Log probability that the model writes each line after its prompt, and ends it there; and the largest rank on the way.
 
         log p = sum_t log p(line_t | prompt, line_<t) + log p(an end | prompt, line)
 
     An end is an end of text or a token that begins with the end of a line: without it "1" would have the probability of "12"
-    too. It is the probability of the line in the tokens of `line_ids`, at temperature 1; other ways to write the same are not
-    in it. The softmax is computed in float32, or in float64 for a float64 model.
+    too. So has the rank: 12 and 15 may share their first token, which is then no right answer. It is the probability of the
+    line in the tokens of `line_ids`, at temperature 1; other ways to write the same are not in it. The softmax is
+    computed in float32, or in float64 for a float64 model.
 
     Args:
         lines: what is scored, one a prompt, with the line end before it that the model is to write (`answer_text`).
+        batch_size: as in `answers`.
         progress: called as progress(done, total) with the number of prompts scored.
 
     Raises `InputError` for no prompts, lines that do not match them, a line without tokens of its own, prompt and line over the
@@ -159,7 +162,7 @@ def answer_scores(
     ends = torch.tensor(sorted(line_ends(model)), device=next(model.parameters()).device)
     score_by_index: dict[int, AnswerScore] = {}
     most_tokens = min(chunk(TOKENS), max(most_rows, 1) * longest)
-    for batch in batches(list(map(len, texts)), padding(model).allowed, most_tokens):
+    for batch in batches(list(map(len, texts)), padding(model).allowed, most_tokens, most=batch_size):
         keep = 1 + max(len(line_id_rows[index]) for index in batch)
         batch_ids = [texts[index] for index in batch]
         shared = shared_prefix(model, batch_ids, keep)
@@ -178,7 +181,8 @@ def _score(
     last_logits = logits[-1 - len(line) :]
     scores = torch.log_softmax(last_logits if last_logits.dtype == torch.float64 else last_logits.float(), dim=-1)
     tokens = scores[:-1].gather(1, line[:, None]).double().sum()
-    rank = 1 + int((last_logits[0] > last_logits[0, line[0]]).sum())
+    wanted = torch.cat([last_logits[:-1].gather(1, line[:, None])[:, 0], last_logits[-1, ends].max()[None]])
+    rank = 1 + int((last_logits > wanted[:, None]).sum(1).max())
     return AnswerScore(float(tokens + torch.logsumexp(scores[-1, ends].double(), dim=0)), rank)
 
 

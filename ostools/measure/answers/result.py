@@ -12,6 +12,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE
 from ostools.results import Frame, Provenance, Result
+from ostools.theory.statistics.heaping import Heaping, heaping
 from ostools.theory.statistics.intervals import wilson
 
 COLUMNS = {
@@ -42,10 +43,10 @@ class Evaluation(
     hosted model gave none, and the columns made of an answer are NA), correct, number, absolute_error, content and
     content_correct: see `AnswerVerdict`; log_probability (natural, of the right line after the prompt, with its end, of a
     few-shot prompt of what is left of the line; NaN where no end can be written, and where reasoning or thinking comes
-    first), rank (of the right answer's first token among all tokens, 1: the most likely; NA where the prompt has not begun
-    the answer line), seconds (its share of its batch's time), within_training (whether the model's card lists training of
-    the task up to this length; NA: not known. That is of the task's own text: what a mitigation makes of it may have been
-    in no training at all).
+    first), rank (the largest rank among the tokens of that line and its end, the most likely token's being 1: with 1 greedy
+    decoding writes the right answer, all of it; NA where the prompt has not begun the answer line), seconds (its share of
+    its batch's time), within_training (whether the model's card lists training of the task up to this length; NA: not known.
+    That is of the task's own text: what a mitigation makes of it may have been in no training at all).
 
     `summary`: one row a length, see `summarise`.
     """
@@ -56,6 +57,21 @@ class Evaluation(
     def wrong(self) -> int:
         """Number of answers that were read and are not right. What was cut off, or something else, is neither."""
         return int(self.summary["wrong"].to_numpy(dtype=int).sum())
+
+    @property
+    def wrong_numbers(self) -> Frame:
+        """The rows of answers with a wrong number, to a question whose answer is one."""
+        rows: Any = self.frame
+        return rows[rows["absolute_error"].gt(0).fillna(False)]
+
+    def heaping(self, base: int) -> Heaping | None:
+        """Whether wrong numbers are multiples of `base` more often than errors of their sizes would be; None without any.
+
+        Of several samples of a prompt the first is counted: they are not independent. See `theory.statistics.heaping`.
+        """
+        rows = self.wrong_numbers
+        rows = rows[rows["sample"] == 0]
+        return heaping(rows["key"].map(int).tolist(), rows["number"].tolist(), base) if len(rows) else None
 
     @property
     def read(self) -> int:

@@ -62,8 +62,11 @@ def padding(model: TransformerBridge) -> Padding:
     return Padding(True, f"left padding, with {carried}")
 
 
-def batches(lengths: Sequence[int], padded: bool, tokens: int = TOKENS, steps: int = 0) -> list[list[int]]:
-    """The indices of prompts that go through together, shortest first: at most `tokens` tokens with their padding.
+def batches(
+    lengths: Sequence[int], padded: bool, tokens: int = TOKENS, steps: int = 0, most: int | None = None
+) -> list[list[int]]:
+    """The indices of prompts that go through together, shortest first: at most `tokens` tokens with their padding, and
+    at most `most` prompts, if that is given.
 
     Equal lengths only, or where `padded` lengths within half as much again, or with less padding than the `steps` of another
     batch would take.
@@ -77,7 +80,8 @@ def batches(lengths: Sequence[int], padded: bool, tokens: int = TOKENS, steps: i
             padding_tokens = len(batch) * length - sum(lengths[place] for place in batch)
             little_padding = length <= _STRETCH * shortest or padding_tokens <= _STEP * steps
             alike = length == shortest or (padded and little_padding)
-            if alike and (len(batch) + 1) * length <= tokens:
+            fits = (len(batch) + 1) * length <= tokens and (most is None or len(batch) < most)
+            if alike and fits:
                 batch.append(index)
                 continue
         index_groups.append([index])

@@ -22,7 +22,7 @@ from ostools import tasks
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.answers.judging import judge
-from ostools.measure.answers.prefilled import PrefilledPairs, prefilled_answers, running
+from ostools.measure.answers.prefilled import PrefilledPairs, prefilled_answers, require_telling_first_tokens, running
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.verdicts import is_hidden
@@ -163,7 +163,8 @@ def failure_stage(
     Args: as in `probe`, with every layer. mitigation: one or several, each measured apart. All is measured without a
     mitigation too, for `FailureStage.verdicts` and `FailureStage.repaired`.
 
-    Raises `InputError` for what `probe`, `evaluate` and `collapse` refuse. n + 1 items have to fit into the context too.
+    Raises `InputError` for what `probe`, `evaluate` and `collapse` refuse, and with target="token" for right answers that begin
+    with the same token: a probe that says it does not say the answer. n + 1 items have to fit into the context too.
     """
     lengths = list(lengths) if isinstance(lengths, Iterable) else lengths
     arms = [None, *_mitigations(mitigation)]
@@ -202,6 +203,8 @@ def arm(
 ) -> tuple[pd.DataFrame, pd.DataFrame, Decodability]:
     """Measure one mitigation, or none, in the dtypes of these names: rows of `FailureStage`, a row a prompt, and the probes."""
     part_progress = partial(part_of, progress, shares=4, units=100)
+    if probe_task.target == "token":  # a probe of the first token is held against answers that are read whole
+        require_telling_first_tokens(probe_task.model, probe_task.prompts)
     model, form, seeds = probe_task.model, probe_task.form, probe_task.described["seeds"]
     common: dict[str, Any] = {"lengths": probe_task.described["lengths"], "dtypes": names, "chat": chat}
     common["mitigation"] = probe_task.mitigation

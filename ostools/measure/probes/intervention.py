@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import chunk, in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
-from ostools.measure.answers.prefilled import PrefilledPrompt, running
+from ostools.measure.answers.prefilled import PrefilledPrompt, require_telling_first_tokens, running
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import run_from, true_arithmetic
@@ -34,7 +33,6 @@ from ostools.measure.probes.probe import FLOAT32, SWEPT_SEQUENCES, ProbeTask
 from ostools.measure.probes.ridge import Probe, fitted
 from ostools.measure.probes.scores import FINAL, RESIDUAL, Captured, Place
 from ostools.measure.swept import Cell, Swept, the_one
-from ostools.models.tokenizer_calls import decoded
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
@@ -78,8 +76,9 @@ class ProbeIntervention(
     Moved along the direction by as much as makes the probe say the next answer: arrived (how much of the move is left once the
     dtype has rounded the sum; 1 is all), predicted (by how much the probe's number moves: 1 where every number was asked),
     intervention (by how much the expected answer of the output moves, over the first tokens of the answers), log_odds (by how
-    much log p(next) - log p(right) moves), followed (of the `asked` prompts whose likeliest answer was right, how many then
-    answer the next).
+    much log p(next) - log p(right) moves), followed (of the `asked` prompts at which the right answer's first token
+    was likelier than those of the other answers, at how many that of the next answer then is). An answer is not read to its
+    end here: after the 2 of a right answer a model may go on to 20.
 
     rank and log_probability of the first token of the right answer at that place, read by the final norm and the output (logit
     lens): the median rank (1 is the first), and the mean.
@@ -157,17 +156,9 @@ def _rows(
 
 def first_tokens(probe_task: ProbeTask) -> dict[int, int]:
     """First token of every right answer, in order. Raises `InputError` where two begin with the same."""
+    require_telling_first_tokens(probe_task.model, probe_task.prompts)
     answers = [(int(prompt.task_prompt.key), prompt.token) for prompt in probe_task.prompts]
-    tokens = dict(sorted(answers, key=lambda answer: answer[0]))
-    for number, later in combinations(tokens, 2):
-        if tokens[number] == tokens[later]:
-            tokenizer: Any = probe_task.model.tokenizer
-            raise InputError(
-                f"{probe_task.form.name}: expected right answers that begin with different tokens, found {number} and "
-                f"{later}, which both begin with {decoded(tokenizer, [tokens[later]])!r}: what the output says of that token "
-                "is said of both. Ask for lengths whose answers differ there, such as 2 to 9"
-            )
-    return tokens
+    return dict(sorted(answers, key=lambda answer: answer[0]))
 
 
 def along(rows: Float[Tensor, "prompt d"], weights: Float[Tensor, " d"], direction: str) -> Float[Tensor, " d"]:

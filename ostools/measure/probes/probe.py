@@ -126,8 +126,8 @@ def probe(
         dtypes: precisions by name, as in `collapse`, which round the representations.
         seeds: one sequence for each, if the task draws its sequence; at least six, and 24 by default. A probe is never tested
             on a sequence that it was trained on, or on the beginning of one.
-        target: what probes decode: "number" or "token" (the answer's first); by default the number where the task's answer
-            is one, else the token.
+        target: what probes decode: "number" or "token" (the answer's first, which is not the answer where others begin
+            with it); by default the number where the task's answer is one, else the token.
         mitigation: as in `evaluate`.
         chat: whether in the chat template; None: where there is one.
         random_weights: whether the same architecture with random weights is probed too. A second model is then in memory.

@@ -16,6 +16,8 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
+from ostools.measure.answers.paired import AnswerDifference, answer_difference
+from ostools.measure.answers.result import Evaluation
 from ostools.measure.attention.attention import ATTENTION, Attention
 from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.bounds.variants import belief, variant_named
@@ -62,36 +64,48 @@ def compare(first: Sensitivity, second: Sensitivity, *, corresponding: bool = ..
 def compare(first: Bounds, second: Bounds, *, corresponding: bool = ...) -> Change: ...
 
 
+@overload
+def compare(first: Evaluation, second: Evaluation) -> AnswerDifference: ...
+
+
 @measurement()
 def compare(
-    first: Sensitivity | Bounds, second: Sensitivity | Bounds | Attention, *, corresponding: bool = False
-) -> Comparison | Change:
+    first: Sensitivity | Bounds | Evaluation,
+    second: Sensitivity | Bounds | Attention | Evaluation,
+    *,
+    corresponding: bool = False,
+) -> Comparison | Change | AnswerDifference:
     """Compare two results: a measured profile with path sums or with attention, or two results of one kind.
 
     A `Sensitivity` and a `Bounds` of one run give a `Comparison`: does the bound hold, how loose is it, and does its shape
     predict the measured one? Beside an `Attention` the last token's weights, mean over layers and heads, stand as a prediction
     of the order of each linearisation's Frobenius norms. Two results of one kind (before and after an edit, of two models, of
-    two dtypes) give a `Change`: the ratio of each token's norms, second / first.
+    two dtypes) give a `Change`: the ratio of each token's norms, second / first. Two evaluations of the same questions give an
+    `AnswerDifference`: the difference of their shares of right answers, question by question, with an exact interval.
 
     corresponding: for two results of one kind, also where the prompts differ. A token then has a ratio if both prompts begin,
         or both end, with the same tokens up to it. Other tokens have none. Each norm is that of its own prompt's last token.
 
     Raises `InputError` if a profile and path sums do not share weights, configuration, tokens and edits, or if the
     linearisation that a variant belongs to was not measured; if two results of one kind do not share their tokens,
-    linearisations (or variants), norms, layers and last tokens; and if path sums are given before a profile.
+    linearisations (or variants), norms, layers and last tokens; if path sums are given before a profile; and if two evaluations
+    are not of the same questions.
     """
+    if isinstance(first, Evaluation) and isinstance(second, Evaluation) and not corresponding:
+        return answer_difference(first, second)
     if isinstance(first, Sensitivity) and isinstance(second, Bounds | Attention):
         if corresponding:
             raise InputError(
                 "compare: expected two results of one prompt, token by token, found corresponding=True: leave it out"
             )
         return _beside_attention(first, second) if isinstance(second, Attention) else _comparison(first, second)
-    if isinstance(second, Attention) or type(first) is not type(second):
-        raise InputError(
-            "compare: expected a profile first, and then path sums or attention, found "
-            f"{type(first).__name__} and {type(second).__name__}: compare(profile, paths)"
-        )
-    return change(first, second, corresponding)
+    for kind in (Sensitivity, Bounds):
+        if isinstance(first, kind) and isinstance(second, kind) and type(first) is type(second):
+            return change(first, second, corresponding)
+    raise InputError(
+        "compare: expected a profile first, and then path sums or attention, or two results of one kind, found "
+        f"{type(first).__name__} and {type(second).__name__}: compare(profile, paths)"
+    )
 
 
 def _beside_attention(measured: Sensitivity, attention: Attention) -> Comparison:

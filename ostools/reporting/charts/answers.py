@@ -10,10 +10,11 @@ import pandas as pd
 
 from ostools.ground.words import title_of
 from ostools.measure.answers.counting import Counting
+from ostools.measure.answers.paired import AnswerDifference
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.answers.values import digits_in
-from ostools.reporting.findings.answers import constant_answer, constant_words, evaluation_notes
+from ostools.reporting.findings.answers import constant_answer, constant_words, difference_findings, evaluation_notes
 from ostools.reporting.findings.collapse import task_of
 from ostools.reporting.forms import BAND, curve, log_rows, looks_by_name, rules
 from ostools.reporting.style import axes, draw, theme
@@ -95,32 +96,37 @@ def error_points(
     return points.encode(x=x, y=y, tooltip=draw.tooltips(rows), **marks)
 
 
-_WIDTH, _HEIGHT, _BELOW = 520, 200, 150
+_WIDTH, _HEIGHT, _ANSWERS_HEIGHT = 520, 200, 280
 _ACCURACY, _PROBABILITY = "share of answers that are right", "probability of the right answer line"
-_MEAN, _ONE_ANSWER = "mean over the answers with a number", "one answer"
+_RIGHT_NUMBER, _WRONG_NUMBER = "right", "wrong number"
+_BEYOND = "wrong number beyond the axis (at the top edge)"
+_NUMBER_LOOKS = {_RIGHT_NUMBER: ("right", "circle"), _WRONG_NUMBER: ("wrong", "cross"), **NO_NUMBER_LOOKS}
+_ANSWER_LOOKS = _NUMBER_LOOKS | {_BEYOND: ("wrong", "triangle-up")}
 _ITEMS = "sequence length (items)"
 
 
 def evaluation_chart(result: Evaluation) -> Any:
-    """Above: accuracy with its 95% interval, where there is one, and the probability of the right line; hollow where a
-    mitigation changed nothing, and dotted what one answer to every prompt reaches. Below, where the answer is a number: the
-    absolute error of each answer and their mean. A dotted line stands where training ends.
+    """Above, where the answer is a number: the answers against the right ones, larger where there are several of one, and
+    the diagonal, where they are right (the paper's Figure 4). Below, or alone: accuracy with its 95% interval, where there is
+    one, and the probability of the right line; hollow where a mitigation changed nothing, and dotted what one answer to every
+    prompt reaches. A dotted line stands where training ends.
     """
     questions: Frame = frame_of(result)  # of a hosted model every question, with an answer or without
     frame: Frame = questions[questions["correct"].notna()]
     mitigation, end = questions["mitigation"].iloc[0], _training_end(result)
     numeric = bool(frame["absolute_error"].notna().any())
     constant = _constant_share(result) if constant_words(result) else None
-    panels = [[_share_panel(result.summary, mitigation != "none", end, constant, last=not numeric)]]
-    panels += [[_error_panel(frame, end)]] if numeric else []
-    notes = evaluation_notes(result)
+    panels = [[_answers_panel(frame, end)]] if numeric else []
+    panels += [[_share_panel(result.summary, mitigation != "none", end, constant)]]
+    notes = ["On the diagonal an answer is right; larger: more answers."] if numeric else []
+    notes += evaluation_notes(result)
     if constant is not None:
         notes.append(f"Dotted across: the {constant_words(result)}")
     if end is not None and result.provenance.parameters["rewritten"]:
         notes.append("The lengths of training are those of the task without the mitigation.")
     mitigation_words = "" if mitigation == "none" else f", under {mitigation}"
     title = f"{questions['task'].iloc[0]}: answers of {title_of(result.provenance.model)}{mitigation_words}"
-    scales = dict.fromkeys(("color", "shape", "strokeDash"), "independent")
+    scales = dict.fromkeys(("color", "shape", "size", "strokeDash"), "independent")
     return draw.figure(panels, title, notes, between=14, **scales)
 
 
@@ -132,13 +138,13 @@ def _training_end(result: Evaluation) -> int | None:
     return result.provenance.parameters["trained_length"]
 
 
-def _share_panel(summary: Frame, mitigated: bool, end: int | None, constant: float | None, last: bool) -> Any:
+def _share_panel(summary: Frame, mitigated: bool, end: int | None, constant: float | None) -> Any:
     measures = {"accuracy": (_ACCURACY, [1, 0], "full"), "probability": (_PROBABILITY, [5, 3], "probability")}
     present = {name: look for name, look in measures.items() if name == "accuracy" or summary[name].notna().any()}
     hue = draw.hue("series", {words: look for words, _, look in present.values()})
     scale = alt.Scale(domain=[words for words, *_ in present.values()], range=[dash for _, dash, _ in present.values()])
     dash = alt.StrokeDash("series:N", scale=scale, legend=hue["legend"])
-    x = length_axis(summary["length"], _ITEMS if last else None, labels=last)
+    x = length_axis(summary["length"], _ITEMS)
     y, marks = axes.share("share, probability"), []
     for name, (words, *_) in present.items():
         columns = ["length", "right", "asked", *(["wilson_low", "wilson_high"] if name == "accuracy" else [])]
@@ -157,18 +163,57 @@ def _share_panel(summary: Frame, mitigated: bool, end: int | None, constant: flo
     return draw.panel([*marks, *training_end(end, summary["length"], 0.62 * _HEIGHT)], _WIDTH, _HEIGHT)
 
 
-def _error_panel(frame: Frame, end: int | None) -> Any:
-    largest = largest_error(frame)
-    names = frame["kind"].eq(CUT_OFF).map({True: NO_NUMBER[CUT_OFF], False: NO_NUMBER[SOMETHING_ELSE]})
-    names = names.where(frame["absolute_error"].isna(), _ONE_ANSWER)
-    looks = {_MEAN: ("frozen", "stroke"), _ONE_ANSWER: ("frozen", "circle")}
-    looks |= {name: look for name, look in NO_NUMBER_LOOKS.items() if (names == name).any()}
-    x = length_axis(frame["length"], _ITEMS)
-    points = error_points(frame, names, x, largest, looks, filled=False, size=24)
-    means = frame.assign(value=frame["absolute_error"].astype("Float64").astype(float))
-    means = means.groupby("length", as_index=False)["value"].mean().dropna()
-    line = curve(means, x, error_axis(largest, 2 * largest + 1), alt.value(theme.colour("frozen")))
-    return draw.panel([points, *line, *training_end(end, frame["length"], None)], _WIDTH, _BELOW)
+def _answers_panel(frame: Frame, end: int | None) -> Any:
+    """The answers against the right ones, and the diagonal. What lies beyond twice the largest right answer, and what holds no
+    number, stands at the top edge."""
+    right = frame["key"].map(int)
+    limit = 2 * max(int(right.max()), 1)
+    number = frame["number"]
+    beyond = (number > limit).fillna(False)
+    names = frame["correct"].map({True: _RIGHT_NUMBER, False: _WRONG_NUMBER}).mask(beyond, _BEYOND)
+    names = names.where(number.notna(), frame["kind"].map(NO_NUMBER))
+    within = number[~beyond].dropna()
+    largest = max(int(right.max()), int(within.max()) if len(within) else 0)
+    top = 1.08 * largest
+    shown = number.where(~beyond).astype("Float64").fillna(top).astype(float)
+    points = pd.DataFrame({"key": right, "shown": shown, "outcome": names, "answer": frame["answer"].map(_short)})
+    grouped: Any = points.groupby(["key", "shown", "outcome"], as_index=False)
+    points = grouped.agg(answers=("answer", "size"), answer=("answer", "first"))
+    is_length = bool((right == frame["length"]).all())
+    words = "right answer (the sequence length, items)" if is_length else "right answer"
+    x, y = axes.length_axis(right, words, "key", 8, log=False), axes.linear("answer", (0, top), 6, format="d")
+    diagonal = draw.rows(pd.DataFrame({"key": [right.min(), right.max()], "shown": [right.min(), right.max()]}))
+    line = diagonal.mark_line(strokeWidth=1.1, strokeDash=[4, 3], color=theme.colour("float64"))
+    looks = {name: look for name, look in _ANSWER_LOOKS.items() if (names == name).any()}
+    most = int(points["answers"].max())
+    size = alt.Size("answers:Q", scale=alt.Scale(domain=[1, max(most, 2)], range=[26, 190]), legend=None)
+    marks = draw.rows(points).mark_point(filled=True, strokeWidth=1.1, opacity=0.85)
+    marks = marks.encode(
+        x=x,
+        y=alt.Y("shown:Q", **y),
+        size=size,
+        tooltip=draw.tooltips(points),
+        **looks_by_name("outcome", looks, columns=2, symbolSize=60),
+    )
+    ends = [mark.encode(x="key:Q") for mark in training_end(end, frame["length"], None)] if is_length else []
+    return draw.panel([line.encode(x=x, y=alt.Y("shown:Q", **y)), marks, *ends], _WIDTH, _ANSWERS_HEIGHT)
+
+
+def _short(text: Any) -> str:
+    return theme.short_word(text, 60)
+
+
+def difference_chart(result: AnswerDifference) -> Any:
+    """The share of right answers of both by length, each with its Wilson intervals where it has some."""
+    sides = [theme.inert(str(result.summary[name].iloc[0])) for name in ("first", "second")]
+    rows = result.curves.rename(columns={"accuracy": "value", "wilson_low": "low", "wilson_high": "high"})
+    rows = rows.assign(series=rows.pop("side").map(theme.inert))
+    hue = draw.hue("series", dict(zip(sides, ("full", "frozen"), strict=True)), columns=2, symbolSize=60)
+    x, y = length_axis(rows["length"], _ITEMS), axes.share("right answers")
+    marks = curve(rows, x, y, hue, bands=[BAND], points=28)
+    task = theme.inert(str(result.provenance.parameters["task"]))
+    notes = [*difference_findings(result)[:1], "Bands: Wilson's 95% intervals by length, where something was drawn."]
+    return draw.figure([[draw.panel(marks, _WIDTH, _HEIGHT)]], f"{task}: {sides[0]} and {sides[1]}", notes)
 
 
 def right_chart(results: Sequence[Evaluation], width: int, height: int) -> alt.LayerChart:
@@ -209,8 +254,6 @@ _FLOORS = {
     "pair_noise": ("rounding noise of this difference", [1.5, 2.5]),
     "machine_line": ("machine line: one representable step", [7, 4]),
 }
-_RIGHT_NUMBER, _WRONG_NUMBER = "right", "wrong number"
-_COUNTED_LOOKS = {_RIGHT_NUMBER: ("right", "circle"), _WRONG_NUMBER: ("wrong", "cross"), **NO_NUMBER_LOOKS}
 
 
 def counting_chart(result: Counting) -> alt.VConcatChart:
@@ -234,7 +277,7 @@ def counting_chart(result: Counting) -> alt.VConcatChart:
         answers = frame[frame["dtype"] == name]
         outcome = answers["correct"].map({True: _RIGHT_NUMBER, False: _WRONG_NUMBER})
         outcome = outcome.where(answers["number"].notna(), answers["kind"].map(NO_NUMBER))
-        points = error_points(answers, outcome, x, largest_error(frame), _COUNTED_LOOKS, filled=True, size=32)
+        points = error_points(answers, outcome, x, largest_error(frame), _NUMBER_LOOKS, filled=True, size=32)
         below.append(draw.panel([points, *_marks(row, end, lengths, labelled=False)], _COLUMN, _BENEATH))
     title = f"{task}: distance between the prompts of n and n + 1 items, and the answers"
     notes = [*map(_prediction_line, summary)]

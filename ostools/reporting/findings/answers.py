@@ -13,6 +13,7 @@ from ostools.experiments.study.verdicts import (
     at_limit,
 )
 from ostools.measure.answers.counting import Counting
+from ostools.measure.answers.paired import FIRST_BETTER, NO_DIFFERENCE, SECOND_BETTER, SMALL, AnswerDifference
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.result import NOT_SAMPLED, PROMPTS, Evaluation
 from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered
@@ -25,6 +26,7 @@ _ELICITED = {
     "zero-shot": "zero-shot: the prompt alone",
 }
 _EXAMPLES, _CHARACTERS = 3, 80
+_FAVOURITES, _FEWEST_WRONG = 3, 6
 
 
 # --- behaviour
@@ -120,7 +122,33 @@ def evaluation_findings(result: Evaluation) -> list[str]:
             f"Errors beyond say little about over-squashing, because such lengths{unmitigated or ' of this task'} were never "
             "trained.",
         ]
-    return [*sentences, *evaluation_notes(result)]
+    return [*sentences, *favourite_numbers(result), *heaping_sentences(result), *evaluation_notes(result)]
+
+
+def favourite_numbers(result: Evaluation) -> list[str]:
+    """The wrong numbers that were answered most often, and how often; none where no wrong number came twice."""
+    counts = result.wrong_numbers["number"].value_counts()
+    most = [(number, count) for number, count in counts.items() if count > 1][:_FAVOURITES]
+    if not most:
+        return []
+    (first, count), *others = most
+    also = "".join(f", {number} for {count}" for number, count in others)
+    return [f"Favourite wrong numbers: {first} for {count} of {int(counts.sum())} wrong answers{also}."]
+
+
+def heaping_sentences(result: Evaluation) -> list[str]:
+    """Whether wrong numbers heap at multiples of 5 and of 10, each against permuted errors; none of few wrong numbers."""
+    tests = [test for base in (5, 10) if (test := result.heaping(base)) is not None and test.wrong >= _FEWEST_WRONG]
+    if not tests:
+        return []
+    parts = [
+        f"{test.multiples} are multiples of {test.base} (expected {test.expected:.3g}, p {test.p_value:.2g})"
+        for test in tests
+    ]
+    return [
+        f"Of {tests[0].wrong} wrong numbers {' and '.join(parts)}. Expected: with the errors exchanged among the questions of "
+        "the same ten; one-sided, exact."
+    ]
 
 
 def _right(rows: Frame, where: str) -> str:
@@ -167,6 +195,27 @@ def answers_sentence(result: Evaluation) -> str:
     where = "" if pd.isna(within) or bool(within) else ", a length never trained"
     least = f"{int(worst['right'])} of {int(worst['asked'])}{interval}"
     return f"{text}; fewest at {int(worst['length'])} items{where}: {least}.{constant}"
+
+
+def difference_findings(result: AnswerDifference) -> list[str]:
+    """Which of the two answers more questions right, by how much, and what was left out."""
+    row: Any = result.summary.iloc[0]
+    name = {SECOND_BETTER: row["second"], FIRST_BETTER: row["first"]}.get(row["verdict"])
+    verdict = f"{row['verdict'][0].upper()}{row['verdict'][1:]}" if name is None else f"{name} is better"
+    difference, low, high = (f"{100 * row[end]:+.1f}" for end in ("difference", "low", "high"))
+    sentences = [
+        f"{verdict}: {row['second_right']} of {row['questions']} right under {row['second']}, {row['first_right']} under "
+        f"{row['first']}; {difference} points [{low}, {high}].",
+        f"{row['gained']} questions are right under the second alone, {row['lost']} under the first alone (McNemar's exact "
+        f"test: p {row['p_value']:.2g}). The interval is exact for independent questions.",
+    ]
+    if row["verdict"] == NO_DIFFERENCE:
+        sentences.append(f"The whole interval is within {100 * SMALL:g} points.")
+    if row["left_out"]:
+        sentences.append(
+            f"{row['left_out']} questions are left out: one of the two has no answer there, or its mitigation changed nothing."
+        )
+    return sentences
 
 
 # --- counting

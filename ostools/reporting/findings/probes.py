@@ -77,7 +77,8 @@ def intervention_findings(result: ProbeIntervention) -> list[str]:
         most = rows.loc[rows["intervention"].abs().idxmax()]
         along = "the weights of the probe" if direction == "probe" else "the direction of the data"
         follows = (
-            f"; of {most['asked']} prompts whose likeliest answer was right, {most['followed']:.0%} then answer the next one"
+            f"; of {most['asked']} prompts at which the right answer's first token led the others', {most['followed']:.0%} "
+            "then have that of the next one in front"
             if most["asked"]
             else ""
         )

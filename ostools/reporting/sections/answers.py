@@ -41,7 +41,8 @@ EVALUATION_LEAD = (
 MITIGATIONS_LEAD = (
     "The same questions with each mitigation and without it. The task is the one of the section on answers whose share of "
     "right answers is nearest to one half: the model can do better and worse on it. A verdict needs two things: an interval "
-    "over lengths that excludes zero, and a sign-flip test. “No measurable effect” does not mean “no effect”."
+    "over lengths that excludes zero, and a sign-flip test. “No measurable effect”: the whole interval lies within 5 points "
+    "of answers, 0.1 nats of log p, a factor of 1.1. Else it is “not decided”."
 )
 
 
@@ -134,8 +135,8 @@ def _study(run: Run, progress: Progress | None) -> Study:
         mitigations=extent.MITIGATIONS,
         lengths=extent.STUDY_LENGTHS,
         seeds=run.plan.extent.study_seeds,
+        measures=("answers", "log_probability", "collapse"),
         dtypes=(),
-        sensitivity_lengths=0,
         progress=progress,
     )
 

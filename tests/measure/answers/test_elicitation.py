@@ -10,11 +10,12 @@ import torch
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
-from ostools.measure.answers.probability import answer_scores, answer_text, line_ids
+from ostools.measure.answers.probability import answer_scores, answer_text, line_ends, line_ids
 from ostools.measure.task_prompt import EXAMPLES, elicit, elicitation_for, few_shot_text, worked_examples
 from ostools.tasks import APPENDIX_NAMES, task
 from ostools.tasks.questions import question
 from tests.checkpoints import tiny_model
+from tests.measure.steps import step_logits
 
 CHAT_TOKENIZER = type("Tokenizer", (), {"chat_template": "{{ messages }}"})()
 BASE_TOKENIZER = type("Tokenizer", (), {"chat_template": None})()
@@ -71,9 +72,10 @@ def test_a_few_shot_answer_is_the_rest_of_the_line_and_its_score_is_by_hand() ->
     assert posed.prompt.text.endswith(posed.prefill)
     assert posed.prefill + answer_text(posed) == posed.line
     (score,) = answer_scores(model, [posed.prompt], [answer_text(posed)])
-    logits = model(posed.prompt.ids[None])[0, -1]
-    first = line_ids(model, posed.prompt, answer_text(posed))[0]
-    assert score.rank == 1 + int((logits > logits[first]).sum())
+    line = line_ids(model, posed.prompt, answer_text(posed))
+    logits = step_logits(model, posed.prompt.ids.tolist(), line)
+    wanted = [*(logits[at, token] for at, token in enumerate(line)), logits[-1, sorted(line_ends(model))].max()]
+    assert score.rank == max(1 + int((row > value).sum()) for row, value in zip(logits, wanted, strict=True))
     found = ost.evaluate(model, form, lengths=[4, 6], elicitation="few-shot", max_new_tokens=4)
     frame: Any = found.frame
     assert frame["elicitation"].tolist() == ["few-shot"] * 2

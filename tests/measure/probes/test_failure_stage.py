@@ -26,6 +26,7 @@ from ostools.measure.probes.failure_stage import (
 )
 from ostools.reporting.findings.probes import failure_stage_findings
 from ostools.results import Provenance, frame_of
+from tests.checkpoints import tiny_model
 
 LENGTHS = [3, 6, 9, 12, 130, 150]
 
@@ -161,3 +162,14 @@ def test_shares_are_of_prompts_and_a_mitigation_stands_beside(embedded) -> None:
         alone = frame_of(measured(name))
         rows = both[both["mitigation"] == name].reset_index(drop=True)
         pd.testing.assert_frame_equal(rows, alone[alone["mitigation"] == name].reset_index(drop=True))
+
+
+def test_a_probe_of_a_first_token_that_answers_share_is_no_probe_of_the_answer() -> None:
+    """Copies of drawn digits begin with 0 or 1: a probe that says which says nothing of the rest. Nor of 10 and 12."""
+    model = tiny_model("llama", seed=1, context=1024)
+    how: dict[str, Any] = {"dtypes": ["float32"], "random_weights": False}
+    message = "expected right answers that begin with different tokens, found"
+    with pytest.raises(ost.InputError, match=message):
+        ost.failure_stage(model, "copy:uniform=true", lengths=range(3, 8), seeds=range(6), **how)
+    with pytest.raises(ost.InputError, match=message):
+        ost.failure_stage(model, "count-ones", lengths=range(9, 14), target="token", **how)

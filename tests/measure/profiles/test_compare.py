@@ -101,7 +101,7 @@ def test_attention_stands_beside_every_linearisation_as_a_prediction_of_its_orde
         assert math.isnan(row["median_log10_looseness"])  # a weight has no size to compare
     assert list(found.summary["linearisation"]) == ["full", "frozen"]
     backwards: Any = attention
-    with pytest.raises(ost.InputError, match="expected a Sensitivity or a Bounds, found Attention"):
+    with pytest.raises(ost.InputError, match="expected a Sensitivity or a Bounds or a Evaluation, found Attention"):
         ost.compare(backwards, measured)
     with pytest.raises(ost.InputError, match="of different prompts"):
         ost.compare(measured, ost.attention(model, "another text"))

@@ -17,8 +17,9 @@ from ostools.measure.collapse.result import Collapse
 from ostools.reporting.charts.answers import counting_chart
 from ostools.reporting.findings.answers import counting_findings, evaluation_findings
 from ostools.results import Provenance
+from ostools.theory.statistics.heaping import heaping
 from tests.reporting.made import made_evaluation as made
-from tests.reporting.made import tables_of, words_of
+from tests.reporting.made import rows_of, tables_of, words_of
 
 SEEDS = [
     {"length": n, "seed": seed, "correct": seed < 2, "absolute_error": seed, "within_training": n <= 4}
@@ -36,9 +37,8 @@ def test_the_band_is_wilsons_and_the_values_are_the_summarys() -> None:
     result = made(SEEDS)
     chart = result.plot()
     assert [pytest.approx(v, abs=1e-6) for v in result.summary["wilson_low"]] in columns_of(chart, "wilson_low")
-    for values in ([0.5, 0.5], [pytest.approx(math.exp(-1), rel=1e-5)] * 2, [1.5, 1.5]):
+    for values in ([0.5, 0.5], [pytest.approx(math.exp(-1), rel=1e-5)] * 2):
         assert values in columns_of(chart, "value")
-    assert [0.0, 1.0, 2.0, 3.0] * 2 in columns_of(chart, "error")
     assert {"trained to 4", "count-ones: answers of tiny"} <= set(
         re.findall("trained to 4|count.*tiny", words_of(chart))
     )
@@ -49,15 +49,68 @@ def test_the_band_is_wilsons_and_the_values_are_the_summarys() -> None:
         assert "Nothing was drawn, so there is no interval." in said
 
 
-def test_answers_without_a_number_stand_apart_and_in_no_mean() -> None:
-    unread = {"kind": "cut off", "number": None, "absolute_error": None, "ended": "length"}
-    result = made([{"length": 3, "absolute_error": 2}, {"length": 3, "seed": 1, **unread}])
-    chart = result.plot()
-    assert columns_of(chart, "error") == [[2.0, 5.0]]
-    assert [2.0] in columns_of(chart, "value")
-    assert "no number: cut off (at the top edge)" in words_of(chart)
-    assert "something else" not in words_of(chart)
-    assert "1 cut off at 20 tokens before an answer" in " ".join(evaluation_findings(result))
+def answer_row(n: int, answer: int | None, key: int | None = None, **columns: Any) -> dict[str, Any]:
+    """A row of an answer to n items, right where it is the key, which is n if it is not given."""
+    key = n if key is None else key
+    row = {"length": n, "key": str(key), "number": answer, "answer": str(answer), "correct": answer == key}
+    error = None if answer is None else abs(answer - key)
+    return row | {"absolute_error": error, "kind": "answered" if answer is not None else "something else"} | columns
+
+
+def points_of(chart: Any) -> dict[tuple[int, float], tuple[str, int]]:
+    """What is drawn of the answers: by right answer and place, the outcome and how many."""
+    return {
+        (row["key"], row["shown"]): (row["outcome"], row["answers"]) for row in rows_of(chart, "outcome", "answers")
+    }
+
+
+def test_answers_stand_against_the_right_ones_with_the_diagonal() -> None:
+    """Several of one answer are one larger point; one out of reach, and one without a number, are at the top edge."""
+    rows = [answer_row(3, 3), answer_row(9, 10), answer_row(9, 10, seed=1), answer_row(9, 9, seed=2)]
+    rows += [answer_row(10, 25), answer_row(12, None), answer_row(12, 20, seed=1)]
+    chart = made(rows).plot()
+    top = 1.08 * 20
+    assert points_of(chart) == {
+        (3, 3.0): ("right", 1),
+        (9, 9.0): ("right", 1),
+        (9, 10.0): ("wrong number", 2),
+        (10, top): ("wrong number beyond the axis (at the top edge)", 1),
+        (12, 20.0): ("wrong number", 1),
+        (12, top): ("no number: something else (at the top edge)", 1),
+    }
+    diagonals = [table for table in tables_of(chart) if set(table) == {"key", "shown"}]
+    assert diagonals == [{"key": [3, 12], "shown": [3, 12]}]
+    assert "right answer (the sequence length, items)" in words_of(chart)
+    drawn = words_of(made([answer_row(8, 5, key=4), answer_row(8, 4, key=4, seed=1)]).plot())
+    assert '"right answer"' in drawn
+    assert "right answer (the" not in drawn
+    copied = made([answer_row(8, None, kind="answered", correct=True)], task="copy-last").plot()
+    assert points_of(copied) == {}  # no number: the share alone, with its interval
+    assert len(columns_of(copied, "wilson_low")) == 1
+
+
+def test_the_favourite_wrong_numbers_are_named_and_heaping_is_tested() -> None:
+    """26 wrong answers of 11 to 39: 20 for 19, 30 for 5; one right answer is no favourite."""
+    wrong = [*range(11, 20), *range(21, 31)]
+    rows = [answer_row(n, 20) for n in (*wrong, 20)] + [answer_row(n, 30) for n in range(31, 36)]
+    rows += [answer_row(36, 37), answer_row(37, 39)]
+    result = made(rows, random=False)
+    said = result.findings()
+    assert said[1] == "Favourite wrong numbers: 20 for 19 of 26 wrong answers, 30 for 5."
+    (heaped,) = (sentence for sentence in said if "multiples of 5" in sentence)
+    keys = [row["length"] for row in rows if not row["correct"]]
+    numbers = [row["number"] for row in rows if not row["correct"]]
+    for base in (5, 10):
+        test = heaping(keys, numbers, base)
+        assert result.heaping(base) == test
+        assert (
+            f"{test.multiples} are multiples of {base} (expected {test.expected:.3g}, p {test.p_value:.2g})" in heaped
+        )
+    none = made([answer_row(n, n) for n in range(1, 9)])
+    assert none.heaping(5) is None
+    assert not any("multiples" in sentence or "Favourite" in sentence for sentence in none.findings())
+    few = made([answer_row(n, 5) for n in range(1, 5)]).findings()  # four wrong numbers decide nothing
+    assert not any("multiples" in sentence for sentence in few)
 
 
 def test_sentences_tell_trained_lengths_from_others() -> None:

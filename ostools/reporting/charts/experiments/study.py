@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.experiments.study.study import Study
-from ostools.experiments.study.verdicts import HELPS, HURTS, LARGER, NO_EFFECT, SMALLER, bound
+from ostools.experiments.study.verdicts import HELPS, HURTS, LARGER, NO_EFFECT, SMALLER, UNDECIDED, bound
 from ostools.experiments.study.windows import WindowStudy
 from ostools.ground.words import title_of
 from ostools.reporting.forms import bars, curve, looks_by_name
@@ -32,6 +32,7 @@ _LOOKS = {
     LARGER: (LARGER, "triangle-up"),
     SMALLER: (SMALLER, "triangle-down"),
     NO_EFFECT: (NO_EFFECT, "circle"),
+    UNDECIDED: ("none", "square"),
     NOT_JUDGED: (NOT_JUDGED, "diamond"),
 }
 _ENDS = ("value", "low", "high", "verdict_low", "verdict_high")

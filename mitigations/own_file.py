@@ -1,0 +1,56 @@
+"""A class or factory out of a file of the user's own: `./mine.py:AskAgain:times=2`. To load it runs that file.
+
+Only the command line asks for it, with what was typed there. A sweep file, a page or a table that names a file is refused
+(`mitigations.mitigation`), as what it holds would run as code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_SPEC = re.compile(r"(?P<path>.+\.py):(?P<name>[^\W\d]\w*)(?::(?P<options>.*))?", re.DOTALL)
+LOADED: dict[str, str] = {}
+"""The files that ran in this process, each with the SHA-256 of what ran: a provenance names them."""
+
+
+class FileSpec(NamedTuple):
+    """The parts of a text that names something in a file."""
+
+    path: str
+    name: str
+    options: str
+
+
+def file_spec(spec: str) -> FileSpec | None:
+    """The parts of PATH.py:NAME or PATH.py:NAME:OPTIONS; None of a text of another form."""
+    match = _SPEC.fullmatch(spec.lstrip())
+    return None if match is None else FileSpec(match["path"], match["name"], match["options"] or "")
+
+
+def loaded_from(path: str, name: str) -> Any:
+    """What the file calls `name`, once it has run. Raises whatever the file raises; `OSError` where it cannot be read, and
+    `AttributeError` where it has no such name.
+
+    The module is called by the path as it was typed, and so is what it defines (`Registry.label`).
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError("there is no such file")
+    source = Path(path).read_bytes()
+    loader = importlib.machinery.SourceFileLoader(path, path)
+    spec = importlib.util.spec_from_loader(path, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path] = module  # where dataclasses look up what annotations name
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path]
+        raise
+    LOADED[path] = hashlib.sha256(source).hexdigest()
+    return getattr(module, name)
