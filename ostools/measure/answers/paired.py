@@ -9,7 +9,7 @@ import pandas as pd
 
 from ostools import tasks
 from ostools.ground.errors import InputError
-from ostools.ground.words import short_name
+from ostools.ground.words import title_of
 from ostools.measure.answers.result import LEVEL, Evaluation
 from ostools.results import Result, frame_of
 from ostools.theory.statistics.paired import mcnemar, paired_difference
@@ -139,7 +139,7 @@ def _described(result: Evaluation) -> dict[str, str]:
     row, provenance = frame_of(result).iloc[0], result.provenance
     mitigation = "no mitigation" if row["mitigation"] == "none" else str(row["mitigation"])
     return {
-        "model": short_name(provenance.model),
+        "model": title_of(provenance.model),
         "dtype": str(provenance.model.get("dtype")),
         "mitigation": mitigation,
         "elicitation": str(row["elicitation"]),
