@@ -65,6 +65,7 @@ def effects(model: Any, task: str) -> Cell:
         measures=ABOUT if counts else ("answers", "log_probability", "collapse"),
         dtypes=(),
         level=LEVEL,
+        position="prompt-end",  # where the page's numbers were measured
         sensitivity_lengths=SENSITIVITY_LENGTHS,
     )
     names = {label(parsed(arm)): name for name, arm in named.items()}

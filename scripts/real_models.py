@@ -234,6 +234,7 @@ def mitigations(model: TransformerBridge, task: str) -> Cell:
         seeds=range(4),
         dtypes=(),
         measures=["answers", "log_probability", "collapse"],
+        position="prompt-end",  # where the page's distances were measured
     )
     return {
         "effects": _rows(result.effects),

@@ -197,7 +197,7 @@ def _field(command: Command, parameter: Parameter) -> Field:
         [option, attribute],
         multiple=name == "targets" or (kind.texts and name != "texts"),
         metavar=_metavar(kind, name),
-        type=click.FLOAT if kind.is_float else click.INT if kind.is_whole else click.STRING,
+        type=click.FLOAT if kind.is_float else click.INT if kind.is_whole and name != "position" else click.STRING,
         **options,
     )
     return Field(name, option, declared_option, reader)
@@ -221,6 +221,8 @@ def _reader(kind: _Kind, name: str) -> Callable[[str, Any], Any]:
     if kind.numbers:
         least = 1 if name in ("lengths", "windows") else 0
         return partial(_numbers, words=kind.words, least=least)
+    if name == "position":
+        return partial(_position, index="int" in kind.parts, named="str" in kind.parts)
     if name == "seed":
         return lambda option, value: whole_number(option, int(value))
     if kind.texts:
@@ -228,6 +230,15 @@ def _reader(kind: _Kind, name: str) -> Callable[[str, Any], Any]:
     if kind.words and "int" not in kind.parts:
         return lambda option, text: checked_name(option.lstrip("-"), text, kind.words)
     return lambda option, value: Path(value) if kind.is_path else value
+
+
+def _position(option: str, text: str, index: bool, named: bool) -> int | str:
+    """The index of a token, or the name of a position in a task's prompt, as the command takes one or both."""
+    if index and re.fullmatch(r"-?\d{1,9}", text, re.ASCII):
+        return int(text)
+    if not named:
+        raise InputError(f"{option} {text!r}: expected the index of a token, such as 5 or -1")
+    return checked_name(option.lstrip("-"), text, names_in("ostools.measure.position:POSITIONS"))
 
 
 def _numbers(option: str, text: str, words: tuple[str, ...], least: int) -> Any:

@@ -21,10 +21,10 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names, known_norm
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number
+from ostools.measure.answer_line import line_ids
 from ostools.measure.answers.answers import answers, require_limit
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.answers.judging import reader_of
-from ostools.measure.answers.probability import line_ids
 from ostools.measure.answers.reading import HAS_ANSWER
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.routes import LINEARISATIONS

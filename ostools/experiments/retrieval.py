@@ -23,9 +23,10 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import known_norm
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_seeds, whole_number, whole_numbers
+from ostools.measure.answer_line import answer_text
 from ostools.measure.answers.answers import Answer, answers, how_read
 from ostools.measure.answers.judging import judge, stops_of
-from ostools.measure.answers.probability import answer_log_probability, answer_room, answer_text
+from ostools.measure.answers.probability import answer_log_probability, answer_room
 from ostools.measure.answers.reading import STOP
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.norms import choose_method

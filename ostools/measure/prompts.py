@@ -23,6 +23,7 @@ from ostools.models import Prompt, encode
 from ostools.models.chat import PROMPT_PROVENANCE, TEXT
 from ostools.models.tokens import fitted
 from ostools.results import Frame, Provenance, Result, frame_of
+from ostools.tasks.questions import Question
 from ostools.theory.profiles import BINS, binned, checked_bins, interval_of_mean
 
 BY_TOKEN = ("position", "token", "source", "norm", "kind")
@@ -197,11 +198,15 @@ Several = TypeVar("Several", covariant=True)
 class OneOrSeveral(Protocol[Options, One, Several]):
     @overload
     def __call__(
-        self, model: TransformerBridge, prompt: str | Prompt, *args: Options.args, **options: Options.kwargs
+        self, model: TransformerBridge, prompt: str | Prompt | Question, *args: Options.args, **options: Options.kwargs
     ) -> One: ...
     @overload
     def __call__(
-        self, model: TransformerBridge, prompt: Sequence[str | Prompt], *args: Options.args, **options: Options.kwargs
+        self,
+        model: TransformerBridge,
+        prompt: Sequence[str | Prompt | Question],
+        *args: Options.args,
+        **options: Options.kwargs,
     ) -> Several: ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import pandas as pd
@@ -17,6 +17,7 @@ from mitigations.named import NONE
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.mitigated_prompts import EffectStatus
+from ostools.measure.position import Position, checked_position, read_at, reading
 from ostools.measure.task_prompt import render_prompt
 from ostools.results import Frame, Provenance, Result
 
@@ -24,6 +25,9 @@ Rows: TypeAlias = tuple[Frame, Provenance]
 """What a cell gave: its rows, each with its length, and what they come from."""
 SEQUENCES = "sequences"
 """The option of a measurement that draws so many sequences of every length; those of seed s begin at s times as many."""
+
+READ_POSITION: dict[str, Any] = {"position": (Position | None, None)}
+"""The option that says where a task's prompts are read."""
 
 
 @dataclass(frozen=True)
@@ -111,15 +115,21 @@ class Swept:
 def _each_prompt(
     function: Callable[..., Any], model: TransformerBridge, cell: Cell, options: Mapping[str, Any]
 ) -> Rows:
-    """The prompt of each length, under the mitigation; `status` says whether that changed its text or a logit."""
+    """The prompt of each length up to its position, under the mitigation; `status` says whether that changed its text or a
+    logit."""
     mitigation, form = cell.mitigated, tasks.task(cell.task)
-    effect, results, tables = EffectStatus(model, mitigation), [], []
+    effect, results, tables, read_prompts = EffectStatus(model, mitigation), [], [], []
+    options = dict(options)
+    position = checked_position(options.pop("position", None))
     for length in cell.lengths:
         task_prompt = render_prompt(model, form, length, seed=cell.seed, mitigation=mitigation)
+        read_prompts.append(read_at(model, task_prompt, position))
         with mitigations.running(model, mitigation):
-            results.append(function(model, task_prompt.prompt, **options))
+            results.append(function(model, read_prompts[-1].prompt(model), **options))
         tables.append(results[-1].frame.assign(length=length, status=effect.status(task_prompt)[0]))
-    return pd.concat(tables, ignore_index=True), results[-1].provenance
+    provenance = results[-1].provenance
+    parameters = provenance.parameters | {"read_at": reading(model, read_prompts)}
+    return pd.concat(tables, ignore_index=True), replace(provenance, parameters=parameters)
 
 
 def the_one(rows: Frame, name: str) -> str:

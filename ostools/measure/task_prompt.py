@@ -39,7 +39,8 @@ EXAMPLES = 3
 _LENGTHS = (5, 3, 7, 4, 6, 8, 2, 9, 1, 10, 11, 12)  # items of an example, in the order in which they are tried
 _SEED = 1_000_003  # of the first example; whoever asks with seeds from 0 on does not meet it
 _NUMBERS = ("1", "2")
-_PLACE = "\ue000"
+PLACE = "\ue000"
+"""Stands for the answer in an answer line, whose words around it are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +87,24 @@ def render_prompt(
     final line could be it), and a prompt over the context; `MitigationError` where the key would change.
     """
     task_question = question(task, length, seed=seed, mitigation=mitigation)
+    return render_question(model, task_question, chat=chat, system=system, thinking=thinking)
+
+
+def render_question(
+    model: TransformerBridge,
+    task_question: Question,
+    *,
+    chat: bool | None = None,
+    system: str | None = None,
+    thinking: bool = False,
+) -> TaskPrompt:
+    """The question as the model reads it; one that was rendered is itself. Arguments and errors: as of `render_prompt`."""
+    if isinstance(task_question, TaskPrompt):
+        return task_question
     in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
     prompt = encode(model, task_question.text, chat=in_chat, system=system, thinking=thinking)
     task_prompt = TaskPrompt(**vars(task_question), prompt=prompt, chat=in_chat)
-    items = task.items(length, seed)
+    items = task_question.task.items(task_question.length, task_question.seed)
     if task_question.pieces != items:
         _require_separate(model, task_prompt, items)
     return task_prompt
@@ -132,6 +147,24 @@ def item_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> list[in
         if item is not None:
             owner |= dict.fromkeys(range(low, high), item)
     return [next((owner[place] for place in range(start, end) if place in owner), None) for start, end in places]
+
+
+def last_item_position(model: TransformerBridge, task_prompt: TaskPrompt) -> int:
+    """The position of the token that ends the sequence: of its last item, in the last copy of the sequence.
+
+    Raises `InputError` where the prompt no longer holds the task's sequence, where that token holds characters of what stands
+    after the sequence too, and for a tokenizer that does not say which characters its tokens come from.
+    """
+    items = task_prompt.task.items(task_prompt.length, task_prompt.seed)
+    *_, (_, (low, high)) = _pieces(task_prompt, items, _copies(task_prompt)[-1])
+    places = offsets(model, task_prompt.prompt)
+    position = max(place for place, (start, end) in enumerate(places) if start < high and end > low)
+    if places[position][1] > high:
+        raise InputError(
+            f"{task_prompt.task.name}: expected the sequence to end with a token, found "
+            f"{task_prompt.prompt.tokens[position]!r}, which this tokenizer makes of its last item and of what stands after it"
+        )
+    return position
 
 
 def _copies(task_prompt: TaskPrompt) -> list[int]:
@@ -243,7 +276,7 @@ def few_shot_text(task_question: Question, mitigation: Mitigation | None) -> tup
     """The worked examples and the question; and the answer line up to the answer."""
     form = task_question.task
     worked = [f"{example.text}{form.lead}{example.line}\n\n" for example in worked_examples(task_question, mitigation)]
-    return "".join(worked) + task_question.text + form.lead, form.answer_line(_PLACE).partition(_PLACE)[0]
+    return "".join(worked) + task_question.text + form.lead, form.answer_line(PLACE).partition(PLACE)[0]
 
 
 def worked_examples(task_question: Question, mitigation: Mitigation | None) -> list[Question]:

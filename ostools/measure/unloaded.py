@@ -87,14 +87,13 @@ class Unloaded:
         *,
         seed: int = 0,
         mitigation: Mitigation | str | None = None,
-        pairs: bool = False,
         elicitation: Elicitation | None = None,
         chat: bool | None = None,
         system: str | None = None,
         thinking: bool = False,
     ) -> LongestPrompt:
-        """The longest prompt of a task; `pairs`: they are compared, in no chat; `elicitation`: as `evaluate` asks them,
-        None: alone, in a chat where there is a template."""
+        """The longest prompt of a task; `elicitation`: as `evaluate` asks them, None: alone, in a chat where there is a
+        template."""
         form = tasks.task(task) if isinstance(task, str) else task
         length, mitigation_object = max(lengths), optional(mitigation)
         if not isinstance(form, Task):
@@ -103,7 +102,7 @@ class Unloaded:
         tokenizer = required(_tokenizer(self.source.directory))
         if elicitation is not None:
             chat = elicitation == CHAT
-        chat = bool(tokenizer.chat_template) and not pairs if chat is None else chat
+        chat = bool(tokenizer.chat_template) if chat is None else chat
         require_chat(chat, system, thinking)
         task_question = question(form, length, seed=seed, mitigation=mitigation_object)
         text, line = task_question.text, task_question.line

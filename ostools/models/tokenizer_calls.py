@@ -79,6 +79,11 @@ def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
         return tokenizer.decode(list(ids), **_PLAIN)
 
 
+def writes_lines(tokenizer: Any) -> bool:
+    """Whether the vocabulary has the end of a line."""
+    return "\n" in decoded(tokenizer, token_ids(tokenizer, "a\na", add_special_tokens=False))
+
+
 def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 

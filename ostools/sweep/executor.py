@@ -88,7 +88,8 @@ def _work(cell: Cell, model: Unloaded) -> int:
     values: dict[str, Any] = {"task": form, "lengths": cell.lengths, "dtypes": [cell.dtype], "seeds": cell.seeds}
     values |= {"mitigation": cell.mitigated, **cell.arguments, **measurement.swept.fixed}
     if "pos" in names:
-        values["pos"] = model.longest(form, cell.lengths, mitigation=cell.mitigated, seed=cell.seed).tokens
+        longest = model.longest(form, cell.lengths, mitigation=cell.mitigated, seed=cell.seed)
+        values["pos"] = longest.tokens + longest.answer
     return measurement.memory(model, **{name: value for name, value in values.items() if name in names})
 
 

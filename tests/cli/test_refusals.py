@@ -65,6 +65,8 @@ BEFORE_A_MODEL = [
     ("mitigate windows --windows 0:4", ["--windows '0:4'", "from 1"]),
     ("reproduce figure 5 --site attention --per vector", ["expected per head-output, found 'vector'"]),
     ("reproduce figure 3 --panel count-one", ["did you mean 'count-ones'"]),
+    ("collapse --task count-ones --position last", ["unknown position 'last': did you mean 'last-item'"]),
+    ("ablate faithfulness --prompt a --position answer", ["--position 'answer': expected the index of a token"]),
     ("report --out x.pdf", [".html"]),
 ]  # fmt: skip
 
@@ -73,6 +75,7 @@ BY_THE_MODEL = [
     ("sensitivity --prompt a --device-map dsik", ["unknown device map 'dsik'", "did you mean 'disk'"]),
     (f"sensitivity --prompt {LONG} --out x.csv", ["at most 256 tokens", "found 401"]),
     ("sensitivity --prompt a --position 400", ["position"]),
+    ("sensitivity --prompt a --position last-item", ["position: expected a task's prompt for 'last-item'"]),
     ("sensitivity --prompt a --layers 9", ["out of 0..2, found [9]"]),
     ("attention difference --prompt 123 --against-prompt 12 --out x.png", ["none known to be the same"]),
     ("sweep corpus --texts none.jsonl --lengths 8", ["none.jsonl: expected a file of texts", "found no such file"]),

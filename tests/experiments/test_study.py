@@ -21,6 +21,7 @@ from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.judging import stops_of
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.jacobian.sensitivity import sensitivity
+from ostools.measure.position import read_at
 from ostools.measure.task_prompt import carrier_positions, render_prompt
 from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
@@ -57,13 +58,15 @@ def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge, f
         said = evaluate(model, TASK, lengths=lengths, mitigation=given, elicitation="zero-shot").frame
         for quantity in ("log_probability", "tokens", "correct"):
             np.testing.assert_allclose(rows(found, name, quantity)[column], said[quantity].astype(float), rtol=1e-5)
-        pairs: Any = collapse(model, TASK, lengths=lengths, dtypes=["bfloat16"], mitigation=given).reference
+        asked: dict[str, Any] = {"dtypes": ["bfloat16"], "mitigation": given, "chat": False}
+        pairs: Any = collapse(model, TASK, lengths=lengths, **asked).reference
         exact = pairs[(pairs["site"] == "y") & (pairs["weights"] == "given")]["distance"]
         np.testing.assert_allclose(rows(found, name, "collapse_distance", "float64")[column], exact, rtol=1e-9)
         posed = render_prompt(model, TASK, 7, mitigation=given, chat=False)
         at = list(carrier_positions(model, posed))
         with running(model, given):
-            norms: Any = sensitivity(model, posed.prompt, linearisations="full", method="exact").frame["operator_norm"]
+            prompt = read_at(model, posed).prompt(model)
+            norms: Any = sensitivity(model, prompt, linearisations="full", method="exact").frame["operator_norm"]
         assert rows(found, name, "sensitivity")[column][7] == pytest.approx(norms[at].mean(), rel=1e-6)
     assert set(rows(found, name, "sensitivity")["kind"]) == {"measured"}
 
@@ -81,7 +84,8 @@ def test_a_large_model_is_sketched_and_few_lengths_are_told_beforehand(
     at = list(carrier_positions(model, posed))
     for column, given in (("value", window), ("baseline", None)):
         with running(model, given):
-            norms: Any = sensitivity(model, posed.prompt, linearisations="full", method="sketch", seed=7).frame
+            prompt = read_at(model, posed).prompt(model)
+            norms: Any = sensitivity(model, prompt, linearisations="full", method="sketch", seed=7).frame
         assert row[column] == pytest.approx(norms["frobenius_norm"][at].mean(), rel=1e-6)
 
 
@@ -118,6 +122,18 @@ def test_answers_alone_take_the_passes_of_the_answers_and_no_others(
     assert said[["log_probability", "collapse", "sensitivity"]].tolist() == ["not measured"] * 3
     assert said["sentence"].startswith("separator: answers: not decided (")
     assert "sensitivity" not in said["sentence"]
+
+
+@pytest.mark.parametrize("position", ["answer", "prompt-end", "last-item"])
+def test_distances_are_of_the_position_and_the_study_says_which(model: TransformerBridge, position: str) -> None:
+    asked: dict[str, Any] = {"lengths": [2, 3], "chat": False, "position": position}
+    found = ost.study(model, TASK, mitigations=[WIDE], dtypes=(), measures=["collapse"], **asked)
+    pairs: Any = collapse(model, TASK, dtypes=["float64"], **asked).reference
+    expected = pairs[(pairs["site"] == "y") & (pairs["weights"] == "given")]["distance"].to_numpy()
+    baseline = rows(found, label(WIDE), "collapse_distance", "float64")["baseline"]
+    np.testing.assert_allclose(baseline, expected, rtol=1e-9)
+    assert found.provenance.parameters["read_at"]["position"] == position
+    assert found.findings()[0].startswith("y is that of the")
 
 
 def test_what_changed_nothing_is_inactive(found: Study) -> None:

@@ -15,7 +15,8 @@ import ostools as ost
 from hooks import Edge, Head, Sublayer
 from ostools.experiments.ablation.effects import JacobianNorm, LogProbability, Measure, PairDistance, require_finite
 from ostools.experiments.ablation.questions import of_task
-from ostools.measure.answers.probability import answer_log_probability, answer_text, line_ids
+from ostools.measure.answer_line import answer_text, line_ids
+from ostools.measure.answers.probability import answer_log_probability
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt
 from tests.checkpoints import Family, make_model, tiny_model

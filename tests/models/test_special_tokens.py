@@ -11,7 +11,7 @@ import torch
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.answers.probability import line_ids
+from ostools.measure.answer_line import line_ids
 from ostools.measure.unloaded import _Encoder
 from ostools.models.tokenizer_calls import notice_left_out
 from ostools.models.tokens import count_tokens, offsets

@@ -107,6 +107,7 @@ def made_collapse(
         total_variation=np.where(logits, 0.25, np.nan),
         same_top_token=frame["length"].map(same_token).where(logits).astype("boolean"),
         identical_logits=frame["length"].map(identical).where(logits).astype("boolean"),
+        next_token=pd.Series("1", frame.index).where(logits),
         status=np.where(frame["dtype"].isin(list(overflow)), "not finite", "measured"),
     ).drop(columns="spread")  # fmt: skip
     reference = frame[(frame["per"] == "vector") & (frame["dtype"] == frame["dtype"].iloc[0])]
@@ -124,7 +125,7 @@ def made_collapse(
         "machine_line",
     ]
     frame.loc[frame["status"] == "not finite", numbers] = np.nan
-    frame.loc[frame["status"] == "not finite", ["same_top_token", "identical_logits"]] = pd.NA
+    frame.loc[frame["status"] == "not finite", ["same_top_token", "identical_logits", "next_token"]] = pd.NA
     parameters = {**PROVENANCE.parameters, "not_finite": dict.fromkeys(overflow, "residual at length 1 is not finite")}
     provenance = replace(PROVENANCE, parameters=parameters)
     return Collapse(frame, provenance, reference[columns].reset_index(drop=True))

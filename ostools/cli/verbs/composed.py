@@ -109,6 +109,8 @@ def collapse(
     token repeated.
 
     Args:
+        item: what is repeated after --prompt, such as " and" (the space belongs to it); without it the
+            last token of the text.
         items: how items are put into a prompt: as text, or each by its own token (ids), whatever
             the tokenizer merges.
         site: distance where: residual (v^(L), or v), y, logits, attention (the last block's heads).

@@ -11,8 +11,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.experiments.ablation.effects import Ids, JacobianNorm, LogProbability, Measure, PairDistance
 from ostools.ground.errors import InputError
-from ostools.measure.answers.prefilled import before_numbers
-from ostools.measure.answers.probability import answer_text, line_ends, line_ids
+from ostools.measure.answer_line import answer_text, line_ids
+from ostools.measure.answers.probability import line_ends
+from ostools.measure.position import read_at
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.models import Prompt
 from ostools.models.tokens import fitted
@@ -124,15 +125,14 @@ def of_prompt(model: TransformerBridge, answered_prompt: AnsweredPrompt, *, pair
 
 def _split(model: TransformerBridge, task_prompt: TaskPrompt, prefilled: bool) -> tuple[Ids, Ids]:
     """The tokens that are read, and those of the right answer after them."""
-    ids, answer = task_prompt.prompt.ids.tolist(), line_ids(model, task_prompt.prompt, answer_text(task_prompt))
-    lead = before_numbers(model, task_prompt) if prefilled else ()
-    if tuple(answer[: len(lead)]) != lead or len(answer) == len(lead):
-        raise InputError(
-            f"{task_prompt.task.name}: expected the answer {task_prompt.key!r} to begin with a token of its own, found that "
-            "this tokenizer cuts the line before it otherwise than before other answers; leave prefilled (--prefilled) out"
-        )
-    Prompt.from_ids(model, [*ids, *answer])  # refused here where it is longer than the context
-    return _tensor(model, [*ids, *lead]), _tensor(model, answer[len(lead) :])
+    if prefilled:
+        read = read_at(model, task_prompt)
+        ids, answer = read.ids, read.answer
+    else:
+        ids = tuple(task_prompt.prompt.ids.tolist())
+        answer = line_ids(model, task_prompt.prompt, answer_text(task_prompt))
+    Prompt.from_ids(model, (*ids, *answer))  # refused here where it is longer than the context
+    return _tensor(model, ids), _tensor(model, answer)
 
 
 def _tensor(model: TransformerBridge, ids: Sequence[int]) -> Ids:

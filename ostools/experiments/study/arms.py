@@ -17,12 +17,13 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
 from ostools.measure.answers.evaluate import TaskAnswers
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.prompt_sets import RenderedPairs
-from ostools.measure.collapse.result import Collapse, reference_at_y
+from ostools.measure.collapse.prompt_sets import ModelEncoder, OtherEndError, RenderedPairs
+from ostools.measure.collapse.result import Collapse, next_tokens, reference_at_y
 from ostools.measure.jacobian.norms import choose_method
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus, of_pair
 from ostools.measure.passes.precisions import Precision
+from ostools.measure.position import ANSWER, Position, read_at
 from ostools.measure.task_prompt import Elicitation, TaskPrompt, carrier_positions, elicit, render_prompt
 from ostools.models.describe import metadata_of
 from ostools.models.tokens import context_length
@@ -57,13 +58,14 @@ class StudyPlan:
     elicitation: Elicitation
     measures: tuple[str, ...]
     batch_size: int | None = None
+    position: Position = ANSWER
 
 
 @dataclass
 class Arm:
     """A task under one mitigation. `model` is the user's, `work` the same in float32 or float64 where sensitivity is measured.
 
-    `cells`: what was measured, by (quantity, dtype, length, seed).
+    `cells`: what was measured, by (quantity, dtype, length, seed). `next_tokens`: of each question whose distance was measured.
     """
 
     model: TransformerBridge
@@ -71,19 +73,25 @@ class Arm:
     plan: StudyPlan
     mitigation: Mitigation | None
     cells: dict[Key, Cell] = field(default_factory=dict)
+    next_tokens: list[tuple[int, int, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Make all prompts, and try the hooks, so that what does not fit is refused before anything is measured.
 
         `no_pair`: why the questions of n and n + 1 items cannot be compared; None where they can.
         """
-        self.questions = {(n, seed): self._task_prompt(n, seed) for n in self.plan.lengths for seed in self.plan.seeds}
+        plan = self.plan
+        self.questions = {(n, seed): self._task_prompt(n, seed) for n in plan.lengths for seed in plan.seeds}
         self.asked = self._task_answers()
+        self.read = {}
+        if {"collapse", "sensitivity"} & set(plan.measures):
+            self.read = {key: read_at(self.model, question, plan.position) for key, question in self.questions.items()}
         self.no_pair: str | None = None
+        pairs = RenderedPairs(self.model, plan.form, self.mitigation, plan.chat, plan.position)
         try:
-            if "collapse" in self.plan.measures:
-                RenderedPairs(self.model, self.plan.form, self.mitigation, self.plan.chat)
-        except InputError as error:
+            for seed in plan.seeds if "collapse" in plan.measures else ():
+                list(pairs.pairs(ModelEncoder(self.model), plan.lengths, seed))
+        except OtherEndError as error:
             self.no_pair = str(error)
         self.extended = {}
         if "collapse" in self.plan.measures and self.no_pair is None:
@@ -166,6 +174,7 @@ class Arm:
                 seeds=plan.seeds,
                 mitigation=self.mitigation,
                 chat=plan.chat,
+                position=plan.position,
             )
         except InputError as error:
             if not changes_pass(self.mitigation):
@@ -183,6 +192,7 @@ class Arm:
         self.cells |= {("collapse_distance", name, n, seed): refused for name in dtypes for n, seed in self.questions}
 
     def _keep_distances(self, result: Collapse) -> None:
+        self.next_tokens += next_tokens(result)
         for dtype, reason in result.overflowing().items():
             self._refuse_distances([dtype], reason)
         exact: Any = reference_at_y(result.reference)
@@ -222,8 +232,9 @@ class Arm:
         if status == ACTIVE:
             try:
                 positions = list(carrier_positions(self.model, task_prompt))
+                prompt = self.read[n, seed].prompt(self.model)
                 with running(self.work, self.mitigation):
-                    rows: Any = sensitivity(self.work, task_prompt.prompt, linearisations="full", **how).frame
+                    rows: Any = sensitivity(self.work, prompt, linearisations="full", **how).frame
                 cell = _mean_at(rows, norm, positions, status, kind)
             except InputError as error:
                 cell = Cell(float("nan"), REFUSED, reason=str(error), kind=kind)

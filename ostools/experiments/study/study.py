@@ -31,6 +31,7 @@ from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import full_precision
 from ostools.measure.passes.precisions import checked_precisions
+from ostools.measure.position import checked_position, reading
 from ostools.measure.task_prompt import elicitation_for
 from ostools.measure.unloaded import Unloaded
 from ostools.models.describe import metadata_of
@@ -94,6 +95,7 @@ def study(
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     elicitation: str | None = None,
     chat: bool | None = None,
+    position: str | None = None,
     level: float = 0.95,
     sensitivity_lengths: int = 12,
     batch_size: int | None = None,
@@ -112,6 +114,7 @@ def study(
         elicitation: how answers are elicited, as in `evaluate`; None: by the kind of model. Worked
             examples stand before the question for the answers alone.
         chat: whether questions are put in the tokenizer's chat template; None: if it has one.
+        position: where distances and sensitivity are measured, as in `collapse`.
         level: level of the intervals of the effects; all verdicts hold together at it.
         sensitivity_lengths: at how many lengths, evenly spread, sensitivity is measured.
         batch_size: prompts that are answered together, as in `evaluate`.
@@ -131,7 +134,16 @@ def study(
     dtype_list = () if dtypes in ((), []) else tuple(precision.name for precision in checked_precisions(dtypes))
     resolved = elicitation_for(form, model.tokenizer, metadata_of(model).trained_lengths, elicitation, chat)
     plan = StudyPlan(
-        form, length_list, seed_list, dtype_list, chat, close_lengths, resolved, tuple(measure_names), batch_size
+        form,
+        length_list,
+        seed_list,
+        dtype_list,
+        chat,
+        close_lengths,
+        resolved,
+        tuple(measure_names),
+        batch_size,
+        checked_position(position),
     )
     work = full_precision(model, "study") if "sensitivity" in measure_names else model
     plain = Arm(model, work, plan, None)
@@ -147,6 +159,8 @@ def study(
     settings |= {"seeds": seed_list, "dtypes": list(dtype_list), "elicitation": resolved}
     settings |= {"sensitivity_lengths": close_lengths, "level": level, "verdict_level": verdict_level}
     settings |= {"measures": list(plan.measures), "batch_size": batch_size, "answer_tokens": plain.asked.room}
+    if plain.read:
+        settings |= {"read_at": reading(model, list(plain.read.values())), "next_tokens": plain.next_tokens}
     settings |= {"chat": plain.questions[length_list[0], seed_list[0]].chat, "resamples": judging.RESAMPLES}
     provenance = Provenance.collect(model, measurement="study", **settings)
     return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level))
@@ -228,7 +242,8 @@ def study_memory(
     for mitigation in (None, *mitigations):
         if {"answers", "log_probability"} & set(names):
             sizes.append(evaluate_memory(model, form, lengths, mitigation=mitigation, **options))
-        pos = model.longest(form, lengths, mitigation=mitigation, chat=False).tokens
+        longest = model.longest(form, lengths, mitigation=mitigation, chat=chat)
+        pos = longest.tokens + longest.answer
         if "collapse" in names:
             sizes.append(collapse_bytes(model.shape, pos, len(lengths), dtypes or ("float64",)))
         if "sensitivity" in names:

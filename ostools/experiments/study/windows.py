@@ -91,8 +91,9 @@ def windows(
         sinks: first tokens that stay visible from everywhere, as in `mitigations.SlidingWindow`.
         chat: whether questions are put in the tokenizer's chat template; None: if it has one.
 
-    Raises `InputError` or `MitigationError` for an unknown task, one whose prompt ends in its sequence, a window below 1, a
-    layer that is not there, a layer whose own window is narrower, and a prompt longer than the context.
+    Distances are those of y at the token from which the answer is predicted (`position="answer"` of `ost.collapse`). Raises
+    `InputError` or `MitigationError` for an unknown task, a window below 1, a layer that is not there, a layer whose own window
+    is narrower, and a prompt longer than the context.
     """
     from mitigations.passes import SlidingWindow
 

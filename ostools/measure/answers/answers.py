@@ -34,7 +34,7 @@ from ostools.models import Prompt, context_length
 from ostools.models.files.tokenizer import ids_of_setting
 from ostools.models.precision.scores import own_attention
 from ostools.models.shape import Shape
-from ostools.models.tokenizer_calls import decoded, token_ids
+from ostools.models.tokenizer_calls import decoded, writes_lines
 from ostools.models.tokens import token_text, tokenizer_of
 
 # These act on absolute positions or on each position alone: a step of one query does what the whole text would. A pattern
@@ -280,10 +280,6 @@ def text_behind(tokenizer: Any, prompt: list[int], new_ids: list[int]) -> str:
 
 def can_end(model: TransformerBridge) -> bool:
     return any(index < int(model.W_E.shape[0]) for index in end_ids(model)) or writes_lines(model.tokenizer)
-
-
-def writes_lines(tokenizer: Any) -> bool:
-    return "\n" in decoded(tokenizer, token_ids(tokenizer, "a\na", add_special_tokens=False))
 
 
 def end_ids(model: TransformerBridge) -> frozenset[int]:

@@ -30,14 +30,16 @@ from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.answers.judging import judge_prefilled
-from ostools.measure.answers.prefilled import PrefilledPairs, PrefilledPrompt, prefilled_answers, require_room, running
+from ostools.measure.answers.prefilled import prefilled_answers, require_room, running
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_memory
+from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts, of_the_pass
 from ostools.measure.passes.precisions import checked_precisions
+from ostools.measure.position import ReadPrompt
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.models.tokens import token_text
@@ -114,7 +116,7 @@ def counting(
     form = _counting_task(task)
     precisions, seed, length_list = checked_precisions(dtypes), whole_number("seed", seed), checked_lengths(lengths)
     acting = of_the_pass("counting", mitigation, "ost.evaluate and ost.collapse take it with a task")
-    pairs = PrefilledPairs(model, form, chat=False)
+    pairs = RenderedPairs(model, form, chat=False)
     prompts = pairs.prompts(sorted({*length_list, *(n + 1 for n in length_list)}), seed)
     require_room(model, list(prompts.values()))
     part_progress = partial(part_of, progress, shares=1 + len(precisions), units=100)
@@ -148,7 +150,7 @@ def _counting_task(task: AppendixTask | str) -> AppendixTask:
 
 def _rows(
     model: TransformerBridge,
-    prompts: dict[int, PrefilledPrompt],
+    prompts: dict[int, ReadPrompt],
     answer_by_count: dict[int, Answer],
     lengths: Sequence[int],
 ) -> pd.DataFrame:

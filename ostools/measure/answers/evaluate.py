@@ -24,6 +24,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
+from ostools.measure.answer_line import answer_text
 from ostools.measure.answers.answers import (
     CYCLE,
     CYCLE_AN_ITEM,
@@ -35,10 +36,9 @@ from ostools.measure.answers.answers import (
     how_read,
     require_batch_size,
     require_limit,
-    writes_lines,
 )
 from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
-from ostools.measure.answers.probability import AnswerScore, answer_room, answer_scores, answer_text, spare
+from ostools.measure.answers.probability import AnswerScore, answer_room, answer_scores, spare
 from ostools.measure.answers.reading import STOP
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, from_rows, summarise
 from ostools.measure.measurement import measurement
@@ -46,6 +46,7 @@ from ostools.measure.swept import Swept
 from ostools.measure.task_prompt import EXAMPLES, FEW_SHOT, Elicitation, TaskPrompt, elicit, elicitation_for
 from ostools.measure.unloaded import Unloaded
 from ostools.models.describe import metadata_of
+from ostools.models.tokenizer_calls import writes_lines
 from ostools.results import Provenance
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -18,15 +17,15 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
-from ostools.measure.answers.answers import end_ids, writes_lines
+from ostools.measure.answer_line import answer_text, line_ids
+from ostools.measure.answers.answers import end_ids
 from ostools.measure.passes.batches import TOKENS, Rows, batches, padding, shared_prefix
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.measure.prompts import as_prompt
 from ostools.measure.task_prompt import TaskPrompt
 from ostools.models import Prompt, context_length
 from ostools.models.precision.scores import own_attention
-from ostools.models.tokenizer_calls import token_ids
-from ostools.models.tokens import control_ids, tokenizer_of
+from ostools.models.tokens import tokenizer_of
 
 _LOGITS = 1 << 26  # numbers in the logits of one batch
 SPARE = 48
@@ -39,41 +38,6 @@ FEW_SHOT_SPARE = 16
 """The same where the prompt has begun the answer line: what is left of it is short."""
 REASONING = 256
 """Tokens that reasoning may have. The paper's groups of five take some 12 tokens for five items: over 100 items need more."""
-_WORD = "a"  # what no tokenizer joins with a blank or a line's end after it
-
-
-def answer_text(task_prompt: TaskPrompt) -> str:
-    """The right answer as a model writes it: after what leads to it, a line of its own that in a chat is open already."""
-    if task_prompt.chat or task_prompt.prefill is not None:
-        return task_prompt.to_write
-    return task_prompt.task.lead + task_prompt.line
-
-
-def line_ids(model: TransformerBridge, prompt: Prompt, line: str) -> tuple[int, ...]:
-    """The tokens of `line` after a prompt. Where the vocabulary has no line's end, a blank stands for it.
-
-    They are those behind the prompt where the prompt and the line, encoded as one text, begin with the prompt's own tokens.
-    Where a tokenizer joins the prompt's end with the line's beginning they are those of the line by itself: a model that
-    has read the prompt's tokens cannot write the joined one. Raises `InputError` where they cannot be told from the text
-    before them."""
-    tokenizer = tokenizer_of(model)
-    if not writes_lines(tokenizer):
-        line = line.replace("\n", " ")
-    ids = prompt.ids.tolist()
-    # As `encode` does it: a plain text holds no special token, a chat template its own; before either may stand some.
-    for split in (True, False):
-        alone, joined_ids = (
-            _encoded(tokenizer, text, split) for text in (prompt.text or "", (prompt.text or "") + line)
-        )
-        if alone and ids[-len(alone) :] == alone == joined_ids[: len(alone)]:
-            return _plain(model, joined_ids[len(alone) :], line)
-    anchor = _WORD if line[:1].isspace() else "\n"
-    before, joined_ids = (_encoded(tokenizer, text, False) for text in (anchor, anchor + line))
-    if joined_ids[: len(before)] != before:
-        raise InputError(
-            f"expected an answer in tokens of its own, found that this tokenizer joins {line[:40]!r} with the text before it"
-        )
-    return _plain(model, joined_ids[len(before) :], line)
 
 
 def answer_room(
@@ -88,18 +52,6 @@ def spare(reasons: bool, prefilled: bool = False) -> int:
     """Tokens that an answer may be longer than the right line: `SPARE`, `REASONING` more where the prompt asks for reasoning or
     the model thinks first; `FEW_SHOT_SPARE` where the prompt has begun the answer line."""
     return FEW_SHOT_SPARE if prefilled else SPARE + REASONING * reasons
-
-
-def _encoded(tokenizer: Any, text: str, split: bool) -> list[int]:
-    return token_ids(tokenizer, text, add_special_tokens=False, split_special_tokens=split)
-
-
-def _plain(model: TransformerBridge, ids: Sequence[int], line: str) -> tuple[int, ...]:
-    if not ids or set(ids) & control_ids(model.tokenizer):
-        raise InputError(
-            f"expected an answer of plain text, found {line[:40]!r}: it is empty, or holds a control token"
-        )
-    return tuple(ids)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import rewritten
 from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.contexts import no_logits
+from ostools.measure.position import ReadPrompt, checked_position, read_at, read_with_next, require_prompt_end
 from ostools.measure.prompts import as_prompt, by_token, token_columns
 from ostools.measure.task_prompt import item_positions, render_prompt
 from ostools.measure.unloaded import Unloaded
@@ -108,6 +109,7 @@ def attention(
     length: int | None = None,
     seed: int = 0,
     mitigation: Mitigation | str | None = None,
+    position: str | None = None,
 ) -> Attention:
     """The last token's attention weights in every layer and head, and every pattern, reduced to at most 64 x 64.
 
@@ -119,19 +121,26 @@ def attention(
         seed: seed of the sequence, if the task draws one.
         mitigation: a `mitigations.Mitigation` or its name with options. It rewrites the text. It is active in the forward pass,
             and verified there. `status` in the provenance says whether it changed anything: active, inactive or none.
+        position: the token of a task's prompt whose weights are read, as in `collapse`: "answer" (the default), "prompt-end" or
+            "last-item". It is the last token of the patterns.
 
     Raises `InputError` for a prompt together with a task, and for neither; for weights that are not finite; for a mitigation
     that cannot be applied to what was given (one that inserts between items, to a text that is not a task's; one that rewrites
     text, to tokens); and for a prompt longer than the context.
     """
     seed, mitigation_object = whole_number("seed", seed), mitigations.optional(mitigation)
-    encoded_prompt, items, tokens_changed = _encoded_prompt(model, prompt, task, length, seed, mitigation_object)
+    read, items, tokens_changed = _read_prompt(model, prompt, task, length, seed, mitigation_object, position)
+    encoded_prompt = read.prompt(model) if isinstance(read, ReadPrompt) else read
     last, squares, bins = _captured(model, encoded_prompt, mitigation_object)
     status = "none"
     if mitigation_object is not None:
         acts = tokens_changed or mitigations.acts(model, mitigation_object, encoded_prompt.ids)
         status = "active" if acts else "inactive"
-    task_parameters = {} if task is None else {"task": tasks.label(tasks.task(task)), "length": length, "seed": seed}
+    task_parameters: dict[str, Any] = {}
+    if isinstance(read, ReadPrompt):
+        task_parameters = {"task": tasks.label(read.task_prompt.task), "length": length, "seed": seed}
+        with mitigations.running(model, mitigation_object), float32_products():
+            task_parameters |= read_with_next(model, read)
     provenance = Provenance.collect(
         model,
         tuple(encoded_prompt.ids.tolist()),
@@ -150,20 +159,24 @@ def attention(
     return Attention(frame.assign(weight=last.flatten().numpy()), provenance, squares, bins)
 
 
-def _encoded_prompt(
+def _read_prompt(
     model: TransformerBridge,
     prompt: str | Prompt | None,
     task: Task | str | None,
     length: int | None,
     seed: int,
     mitigation: Mitigation | None,
-) -> tuple[Prompt, list[int | None], bool]:
-    """The prompt in tokens, the item of each token, and whether the mitigation changed a token."""
+    position: str | None,
+) -> tuple[Prompt | ReadPrompt, list[int | None], bool]:
+    """The prompt up to the token that is read, the item of each token, and whether the mitigation changed a token."""
     _require_one(prompt is not None, task, length)
     if task is not None and length is not None:
         task_prompt = render_prompt(model, tasks.task(task), length, seed=seed, mitigation=mitigation)
         plain = render_prompt(model, tasks.task(task), length, seed=seed).prompt if task_prompt.rewritten else None
-        return task_prompt.prompt, item_positions(model, task_prompt), _tokens_differ(task_prompt.prompt, plain)
+        read = read_at(model, task_prompt, checked_position(position))
+        items = [*item_positions(model, task_prompt), *[None] * read.line][: len(read.ids)]
+        return read, items, _tokens_differ(task_prompt.prompt, plain)
+    require_prompt_end(position, "a prompt without a task")
     original = text = cast("str | Prompt", prompt)
     if mitigation is not None:
         text, _ = rewritten("attention", model, original, mitigation, "a task and its length")
@@ -222,5 +235,6 @@ def patterns_memory(
     """Bytes of a pass over a prompt of `pos` tokens, or over that of a task, whose patterns are kept."""
     _require_one(pos is not None, task, length)
     if task is not None and length is not None:
-        pos = model.longest(task, [length]).tokens
+        longest = model.longest(task, [length])
+        pos = longest.tokens + longest.answer
     return patterns_bytes(model.shape, cast(int, pos))

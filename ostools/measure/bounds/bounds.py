@@ -57,7 +57,7 @@ from ostools.measure.prompts import (
     prompt_named,
     token_columns,
 )
-from ostools.measure.swept import Swept
+from ostools.measure.swept import READ_POSITION, Swept
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
@@ -302,5 +302,5 @@ def bounds_memory(model: Unloaded, pos: int, *, variants: str | Sequence[str] = 
 
 SWEPT = Swept(
     read=Bounds,
-    options={"variants": AfterValidator(checked_variants)},
+    options={"variants": AfterValidator(checked_variants), **READ_POSITION},
 )

@@ -24,17 +24,18 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.collapse.prompt_sets import PromptSet, as_pairs, repeating
+from ostools.measure.collapse.prompt_sets import PromptSet, RenderedPairs, as_pairs
 from ostools.measure.collapse.result import Collapse, as_rows, from_rows
 from ostools.measure.collapse.run import CollapseRun, Views
 from ostools.measure.collapse.variation import require_float64_views
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.precisions import checked_precisions
+from ostools.measure.position import reading
 from ostools.measure.prompts import checked_layers
-from ostools.measure.swept import Swept
+from ostools.measure.swept import READ_POSITION, Swept
 from ostools.models import Prompt, context_length
 from ostools.results import Provenance
-from ostools.tasks import CollapseTask, Task
+from ostools.tasks import CollapseTask, RepeatTask, Task
 from ostools.tasks.base import seeds_of
 from ostools.tasks.repeats import TaskOfIds
 
@@ -46,13 +47,13 @@ def collapse(
     *,
     lengths: Iterable[int],
     prompt: str | Prompt | None = ...,
-    item: str | None = ...,
     dtypes: Sequence[str] = ...,
     seeds: Sequence[int] = ...,
     layers: Literal["all"] | Iterable[int] | None = ...,
     bos: bool | None = ...,
     mitigation: Mitigation | str | None = ...,
     chat: bool | None = ...,
+    position: str | None = ...,
     progress: Progress | None = ...,
 ) -> Collapse: ...
 
@@ -69,6 +70,7 @@ def collapse(
     bos: bool | None = ...,
     mitigation: Mitigation | str | None = ...,
     chat: bool | None = ...,
+    position: str | None = ...,
     progress: Progress | None = ...,
 ) -> list[Collapse]: ...
 
@@ -81,13 +83,13 @@ def collapse(
     *,
     lengths: Iterable[int],
     prompt: str | Prompt | None = None,
-    item: str | None = None,
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     seeds: Sequence[int] = (0,),
     layers: Literal["all"] | Iterable[int] | None = None,
     bos: bool | None = None,
     mitigation: Mitigation | str | None = None,
-    chat: bool | None = False,
+    chat: bool | None = None,
+    position: str | None = None,
     progress: Progress | None = None,
 ) -> Collapse | list[Collapse]:
     """Distances between the last-token representations of a task's pairs, at every length and in every dtype.
@@ -96,10 +98,8 @@ def collapse(
         task: pairs such as `tasks.figure_5a()`, a `tasks.Task` with text after its sequence, or the
             name of one. Or a `Prompt`, whose last token is repeated, or token ids:
             `tasks.RepeatedIds(...)`, `tasks.PairsOfIds(...)`. A list of these gives a list of results.
-        prompt: in place of a task, a text of your own.
-        item: what is repeated after a prompt, such as " and" (the space belongs to the item); None:
-            its last token. If the tokenizer merges the item with its copy, give the task
-            `tasks.RepeatTask("mine", prompt, item, items="ids")`.
+        prompt: in place of a task, a text of your own, whose last token is repeated. To repeat an item
+            of your own after it, give the task `tasks.RepeatTask("mine", prompt, item)`.
         lengths: numbers of items in the sequence. Length n compares the prompt of n items with the
             same prompt, its last token repeated.
         dtypes: precisions that are compared with float64: a dtype casts the whole model;
@@ -112,17 +112,21 @@ def collapse(
             None: as the tokenizer does by itself. Not for a chat, nor for ids.
         mitigation: a `mitigations.Mitigation` or its name with options. The pairs are those that it
             rewrites. Its hooks act in every dtype and in float64; with hooks, prompts go one by one.
-        chat: whether a task's prompts are put in the tokenizer's chat template; None: if it has one.
+        chat: whether a task's prompts are put in the tokenizer's chat template; None: if it has one. Pairs
+            whose last token is repeated are in none.
+        position: where a task's prompts are read: "answer", the token from which the answer is
+            predicted, with the answer line begun (the default); "prompt-end", the paper's y_n; "last-item",
+            the last token of the sequence.
         progress: called as progress(done, total) after each forward pass.
 
     The rows of a dtype that overflows (float16, float8) hold no number. Raises `InputError` for a
     tokenizer that merges the repeated item, lengths beyond the context, other numbers that are not
     finite, and active edits. Source: arXiv 2406.04267, Theorem 4.2 / B.3 and Figure 5.
     """
-    acting, tasks_given = optional(mitigation), repeating(task, prompt, item)
+    acting, tasks_given = optional(mitigation), _given(task, prompt)
     is_one = isinstance(tasks_given, str) or not isinstance(tasks_given, Sequence)
     task_list: list[Any] = [tasks_given] if is_one else list(tasks_given)
-    pairs = [as_pairs(model, task_or_prompt, acting, chat) for task_or_prompt in task_list]
+    pairs = [as_pairs(model, task_or_prompt, acting, chat, position) for task_or_prompt in task_list]
     runs = _checked_runs(model, pairs, lengths, dtypes, seeds, layers=layers, bos=bos, mitigation=acting)
     described = Provenance.collect(model, measurement="collapse", bos=bos, chat=chat)
     results = []
@@ -130,6 +134,17 @@ def collapse(
         task_progress = progress if is_one else part_of(progress, index, index + 1, len(runs), units=100)
         results.append(_measured(run, described, task_arguments, task_progress))
     return results[0] if is_one else results
+
+
+def _given(task: Any, prompt: str | Prompt | None) -> Any:
+    """The task as it was given, or of a prompt the pairs of its last token. Raises `InputError` for both or neither."""
+    if (task is None) == (prompt is None):
+        raise InputError(
+            "collapse: expected a task, such as 'figure-5a', or prompt=, whose last token is repeated, found "
+            f"{'neither' if task is None else 'both'}"
+        )
+    # The last token of a text is repeated by its id: its text could become another token beside a copy.
+    return RepeatTask("prompt", prompt, None, "ids") if isinstance(prompt, str) else task if prompt is None else prompt
 
 
 def _checked_runs(
@@ -156,6 +171,9 @@ def _checked_runs(
         prompts = [PromptSet.build(model, collapse_task, length_list, seed, bos) for seed in task_seeds]
         task_arguments = {"items": collapse_task.items, "lengths": length_list, "seeds": task_seeds}
         task_arguments |= collapse_task.provenance_columns() if isinstance(collapse_task, TaskOfIds) else {}
+        if isinstance(collapse_task, RenderedPairs):
+            read = collapse_task.prompts((length_list[0], length_list[-1]), task_seeds[0])
+            task_arguments["read_at"] = reading(model, list(read.values()))
         run = CollapseRun(views, collapse_task.name, prompts, precisions, mitigation, layer_indices)
         runs.append((run, task_arguments))
     return runs
@@ -184,7 +202,7 @@ def _measured(
 
 SWEPT = Swept(
     read=from_rows,
-    options={"bos": None, "layers": None},
+    options={"bos": None, "layers": None, "chat": None, **READ_POSITION},
     rows=lambda result, cell: as_rows(result),
     casts=True,
 )

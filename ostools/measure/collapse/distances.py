@@ -29,7 +29,7 @@ from ostools.measure.passes.precisions import Precision
 from ostools.measure.unloaded import Unloaded
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
-from ostools.tasks import CollapseTask, Task
+from ostools.tasks import CollapseTask, Task, TaskPairs
 from ostools.theory import distances
 
 CHUNK = 1 << 18
@@ -194,6 +194,7 @@ def _chunk_columns(
         p, q = (torch.softmax(x.double(), dim=-1) for x in (v, v_star))
         same: dict[str, Tensor] = {"same_top_token": v.argmax(-1) == v_star.argmax(-1)}
         same |= {"identical_logits": (v == v_star).all(-1), "total_variation": distances.total_variation(p, q)}
+        same["next_token"] = v.argmax(-1)
         logit_columns = {name: values.cpu().numpy() for name, values in same.items()}
     pieces = v.double(), v_star.double(), exact, exact_star, as_given
     for per, cut in _readings(site, pieces, int(tokens.w_o.shape[0])):
@@ -309,8 +310,9 @@ def collapse_memory(
     layers: Sequence[int] | str | None = None,
     mitigation: Mitigation | str | None = None,
 ) -> int:
-    """Bytes of the pairs of a task, in each dtype."""
+    """Bytes of the pairs of a task, in each dtype; of prompts in the chat template with the answer line begun, the most."""
     layer_count = model.shape.n_layers + 1 if isinstance(layers, str) else 1 + len(layers or ())
     form = tasks.task(task, CollapseTask) if isinstance(task, str) else task
-    pos = model.longest(form, lengths, pairs=True, mitigation=mitigation, seed=next(iter(seeds))).tokens
-    return collapse_bytes(model.shape, pos, len(lengths), dtypes, layers=layer_count)
+    form, most = (form.form, max(lengths) + 1) if isinstance(form, TaskPairs) else (form, max(lengths))
+    longest = model.longest(form, [most], mitigation=mitigation, seed=next(iter(seeds)))
+    return collapse_bytes(model.shape, longest.tokens + longest.answer, len(lengths), dtypes, layers=layer_count)

@@ -1,12 +1,12 @@
 """The prompts that `collapse` compares, on token ids: encoded, proved, checked against the context, packed into a tree.
 
-`RenderedPairs` are a task's prompts at n and n + 1 items, rewritten by a mitigation, in the chat template. No theorem speaks of
-them. They are what a mitigation is judged on: can the two questions still be told apart?
+`RenderedPairs` are a task's prompts at n and n + 1 items, rewritten by a mitigation, in the chat template, up to a position. No
+theorem speaks of them. They are what a mitigation is judged on: can the two questions still be told apart?
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,13 +21,18 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.mitigated_prompts import rewriting
 from ostools.measure.passes.trees import PrefixTree, prefix_tree
+from ostools.measure.position import ANSWER, Position, ReadPrompt, checked_position, read_at, require_prompt_end
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.models import Prompt, context_length, encode
 from ostools.models.tokenizer_calls import lead, token_ids_of_each
 from ostools.models.tokens import control_ids, fitted, require_chat, token_text, tokenizer_of
-from ostools.tasks import CollapseTask, Encoder, Pair, RepeatedIds, RepeatTask, Task, TaskPairs
+from ostools.tasks import CollapseTask, Encoder, Pair, RepeatedIds, Task, TaskPairs
 from ostools.tasks.pairs import NextPairs
 from ostools.tasks.repeats import TaskOfIds
+
+
+class OtherEndError(InputError):
+    """The prompts of n and n + 1 items end in other tokens."""
 
 
 class ModelEncoder:
@@ -154,24 +159,16 @@ def _does_not_fit(context: int, task: CollapseTask, encoder: ModelEncoder, lengt
 
 @dataclass(frozen=True, eq=False)
 class RenderedPairs(NextPairs):
-    """Prompts of `form` at n and n + 1 items, as `render_prompt` makes them.
+    """Prompts of `form` at n and n + 1 items, as `render_prompt` makes them, each up to the token of `position`.
 
-    Raises `InputError` for a task whose prompt ends in its sequence: its two prompts end in other tokens, and their distance
-    would be that of the tokens.
+    Raises `OtherEndError` where the two end in other tokens: their distance would be that of the tokens.
     """
 
     model: TransformerBridge = field(repr=False)
     form: Task
     mitigation: Mitigation | None = None
     chat: bool | None = None
-
-    def __post_init__(self) -> None:
-        task_prompt = self._task_prompt(1, 0)
-        if not task_prompt.chat and not self.form.parts(task_prompt.pieces)[2]:
-            raise InputError(
-                f"{self.form.name}: expected a task with text after its sequence, so that the prompts of n and n + 1 items end "
-                "in the same token, found one that ends in the sequence; 'figure-5a' and 'figure-5c' compare such prompts"
-            )
+    position: Position = ANSWER
 
     @property
     def name(self) -> str:
@@ -184,47 +181,51 @@ class RenderedPairs(NextPairs):
     def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
         return render_prompt(self.model, self.form, length, seed=seed, mitigation=self.mitigation, chat=self.chat)
 
+    def prompts(self, counts: Iterable[int], seed: int) -> dict[int, ReadPrompt]:
+        """The prompts by their number of items."""
+        return {n: read_at(self.model, self._task_prompt(n, seed), self.position) for n in counts}
+
     def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
-        """Token ids by count: the chat template's, or without one the encoder's, which may leave the BOS out."""
-        task_prompts = [self._task_prompt(n, seed) for n in counts]
-        require_chat(task_prompts[0].chat, None, None, encoder.bos if isinstance(encoder, ModelEncoder) else None)
-        if task_prompts[0].chat:
-            id_rows = [tuple(task_prompt.prompt.ids.tolist()) for task_prompt in task_prompts]
-        else:
-            id_rows = encoder.ids([task_prompt.text for task_prompt in task_prompts])
-        return dict(zip(counts, id_rows, strict=True))
+        """Token ids by count. Before a plain text stands what the encoder puts there, with a BOS or without one."""
+        prompts = self.prompts(counts, seed)
+        self._require_one_token(prompts)
+        asked = [prompt.task_prompt for prompt in prompts.values()]
+        require_chat(asked[0].chat, None, None, encoder.bos if isinstance(encoder, ModelEncoder) else None)
+        if asked[0].chat:
+            return {n: prompt.ids for n, prompt in prompts.items()}
+        encoded = encoder.ids([task_prompt.text for task_prompt in asked])
+        return {n: _read_of(prompt, ids) for (n, prompt), ids in zip(prompts.items(), encoded, strict=True)}
+
+    def _require_one_token(self, prompts: Mapping[int, ReadPrompt]) -> None:
+        for n, prompt in prompts.items():
+            other = prompts.get(n + 1, prompt)
+            if other.ids[-1] != prompt.ids[-1]:
+                texts = (repr(token_text(self.model.tokenizer, one.ids[-1])) for one in (prompt, other))
+                raise OtherEndError(
+                    f"{self.form.name} at {self.position!r}: expected the prompts of {n} and {n + 1} items to end in the same "
+                    f"token, found {' and '.join(texts)}: their distance would be that of the tokens; 'figure-5a' and "
+                    "'figure-5c' compare prompts that end in their sequence"
+                )
 
 
-def repeating(task: Any, prompt: str | Prompt | None, item: str | None) -> Any:
-    """Task of the arguments: the task as it was given; or of a `prompt` the text with `item` repeated after it, or its own last
-    token.
-
-    Raises `InputError` for both or neither, and for an item that has no text before it.
-    """
-    if (task is None) == (prompt is None):
-        raise InputError(
-            "collapse: expected a task, such as 'figure-5a', or prompt= with the item= that is repeated after it, found "
-            f"{'neither' if task is None else 'both'}"
-        )
-    if item is not None and not isinstance(prompt, str):
-        raise InputError(
-            f"collapse: item={item!r} is repeated after a text: expected prompt= as a text, found "
-            f"{'none' if prompt is None else 'a Prompt, whose last token is repeated'}"
-        )
-    if not isinstance(prompt, str):
-        return task if prompt is None else prompt
-    # The last token of a text is repeated by its id: its text could become another token beside a copy.
-    return RepeatTask("prompt", prompt, item, "ids" if item is None else "text")
+def _read_of(prompt: ReadPrompt, encoded: tuple[int, ...]) -> tuple[int, ...]:
+    """The tokens of the same text, encoded otherwise before it, up to the token that is read."""
+    begun = prompt.ids[prompt.task_prompt.tokens :]
+    return (*encoded, *begun)[: len(encoded) + len(prompt.ids) - prompt.task_prompt.tokens]
 
 
 def as_pairs(
-    model: TransformerBridge, task: CollapseTask | Task | Prompt | str, mitigation: Mitigation | None, chat: bool | None
+    model: TransformerBridge,
+    task: CollapseTask | Task | Prompt | str,
+    mitigation: Mitigation | None,
+    chat: bool | None = None,
+    position: str | None = None,
 ) -> CollapseTask:
     """The pairs that `collapse` compares: those of a task as it is asked, or of prompts that end in a repeated token (of a
     `Prompt` its last one).
 
-    Raises `InputError` for an unknown name, and for prompts that end in a repeated token where a mitigation would rewrite them:
-    the pair would no longer be one.
+    Raises `InputError` for an unknown name; for a position that the end of such prompts is not; and for them where a mitigation
+    would rewrite them: the pair would no longer be one.
     """
     if isinstance(task, Prompt):
         task = RepeatedIds(fitted(model, task).ids.tolist(), name="prompt")
@@ -234,11 +235,14 @@ def as_pairs(
         # A name that nothing knows is said beside the names of pairs.
         is_pairs = task in tasks.COLLAPSE_TASKS or task.partition(":")[0].strip() not in tasks.names()
         task = tasks.task(task, CollapseTask) if is_pairs else tasks.task(task)
-    if isinstance(task, TaskPairs) and (mitigation is not None or chat is not False):
+    if isinstance(task, TaskPairs):
         task = task.form
     if isinstance(task, Task):
-        return RenderedPairs(model, task, mitigation, chat)
-    if mitigation is not None and not isinstance(task, RenderedPairs) and rewriting(mitigation):
+        return RenderedPairs(model, task, mitigation, chat, checked_position(position))
+    if isinstance(task, RenderedPairs):
+        return task
+    require_prompt_end(position, f"{task.name}, whose end is compared")
+    if mitigation is not None and rewriting(mitigation):
         raise InputError(
             f"{task.name} ends in what is repeated, and {label(mitigation)} rewrites prompts: give a task such as 'copy-last', "
             "or a mitigation of the forward pass"

@@ -49,9 +49,9 @@ class Collapse(
     (vector | head-chunk | head-output), norm (l1 | l2 | linf | cosine); mean, minimum, maximum of the distance over the
     pieces; relative (to the same norm of v), ulps (distance / machine line), float64_distance (with the same stored weights),
     noise, pair_noise (of y - y*), machine_line, weight_shift, each the mean over the pieces; on `logits` rows, total_variation
-    (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for bit); and status: "measured", or "not finite" of a
-    dtype that overflows on this model, whose rows hold no number. NA where a column has no meaning. Head chunks are left out
-    where the number of heads does not divide d_model.
+    (sum |p - p*|, no factor 1/2), same_top_token, identical_logits (bit for bit), next_token (the likeliest after v); and
+    status: "measured", or "not finite" of a dtype that overflows on this model, whose rows hold no number. NA where a column
+    has no meaning. Head chunks are left out where the number of heads does not divide d_model.
 
     In 16 bits kernels may round otherwise at another length of the pass. So the lengths at both ends of a hidden range of whole
     vectors in L2, and those beside them, have the rows of passes of their prompts' own:
@@ -161,6 +161,13 @@ class Collapse(
         return Limits.of(self.provenance, task)
 
 
+def next_tokens(result: Collapse) -> list[tuple[int, int, str]]:
+    """Items, seed and likeliest next token of each v, in the first dtype that was measured."""
+    tokens = result.measured()[["dtype", "length", "seed", "next_token"]].dropna().drop_duplicates()
+    first = tokens[tokens["dtype"] == tokens["dtype"].iloc[0]] if len(tokens) else tokens
+    return list(first[["length", "seed", "next_token"]].itertuples(index=False, name=None))
+
+
 def reference_at_y(reference: pd.DataFrame) -> pd.DataFrame:
     """The float64 distances at y of the weights as given, out of `Collapse.reference`, each with its `rounding`.
 
@@ -212,10 +219,10 @@ def from_rows(rows: pd.DataFrame, provenance: Provenance) -> Collapse:
 
     Raises `InputError` for rows of an earlier version, which lack columns of the result itself.
     """
-    if lacking := {"layer", "float64_distance"} - set(rows.columns):
+    if lacking := {"layer", "float64_distance", "next_token"} - set(rows.columns):
         raise InputError(
-            f"collapse: expected rows with layer and float64_distance, found rows without {' and '.join(sorted(lacking))}, "
-            "as an earlier version stored them: measure it again"
+            "collapse: expected rows with layer, float64_distance and next_token, found rows without "
+            f"{' and '.join(sorted(lacking))}, as an earlier version stored them: measure it again"
         )
     columns = ["task", "pair", "seed", "weights", "length", "site", "distance", "relative"]
     added = [name for name in (*_RELATIVE.values(), *_AS_GIVEN.values()) if name in rows]

@@ -16,11 +16,19 @@ from hooks.sites import is_closed
 from mitigations import Mitigation, changes_pass, label, running
 from ostools.ground.errors import InputError, RangeError
 from ostools.ground.progress import Progress, part_of, rising, tell
-from ostools.measure.collapse.distances import LastTokens, References, SiteColumns, pair_columns, require_finite
+from ostools.measure.collapse.distances import (
+    Columns,
+    LastTokens,
+    References,
+    SiteColumns,
+    pair_columns,
+    require_finite,
+)
 from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.verdicts import MEASURED, OVERFLOWS, deciding, hidden_curves
 from ostools.measure.passes.last_tokens import Batching, Unembedding, batching_of, last_rows, own_rows, separate_rows
 from ostools.measure.passes.precisions import AS_GIVEN, Precision
+from ostools.models.tokenizer_calls import token_texts
 
 CURVE = ["task", "pair", "seed", "weights", "length", "site"]
 _NUMBERS = [
@@ -28,9 +36,10 @@ _NUMBERS = [
     *("float64_distance", "noise", "pair_noise", "machine_line", "weight_shift", "total_variation"),
 ]
 _FLAGS = ["same_top_token", "identical_logits"]
+_NEXT = "next_token"
 COLUMNS = [
     *("task", "pair", "seed", "length", "tokens", "dtype", "weights", "site", "layer", "per", "norm"),
-    *(*_NUMBERS, *_FLAGS, "status"),
+    *(*_NUMBERS, *_FLAGS, _NEXT, "status"),
 ]
 REFERENCE = Precision.of_name("float64")
 
@@ -38,6 +47,7 @@ _KINDS = (
     dict.fromkeys(("seed", "length", "tokens", "layer"), "int64")
     | dict.fromkeys(_NUMBERS, "float64")
     | dict.fromkeys(_FLAGS, "boolean")
+    | {_NEXT: "str"}
 )
 _OVERFLOWS = (RangeError, hooks.RangeError)
 _SIXTEEN_BITS = (torch.bfloat16, torch.float16)
@@ -183,7 +193,10 @@ class CollapseRun:
                 difference = max(difference, error)
             if precision != REFERENCE:
                 differences[name] = difference
-        like, blank = next(iter(tables.values())), dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys(_FLAGS, pd.NA)
+        like, blank = (
+            next(iter(tables.values())),
+            dict.fromkeys(_NUMBERS, np.nan) | dict.fromkeys([*_FLAGS, _NEXT], pd.NA),
+        )
         for key, precisions in by_weights.items():
             for name in (precision.name for precision in precisions if precision.name in left_out):
                 rows = like.assign(dtype=name, weights=key, status=OVERFLOWS, **blank)
@@ -278,13 +291,21 @@ class CollapseRun:
 
     def _rows(self, prompts: PromptSet, precision: Precision, key: str, column_sets: list[SiteColumns]) -> pd.DataFrame:
         same = prompts.columns() | {"task": self.task, "dtype": precision.name, "weights": key, "status": MEASURED}
-        parts = [same | names | columns for names, columns in column_sets]
+        parts = [same | names | self._shown(columns) for names, columns in column_sets]
         sizes = [len(part["mean"]) for part in parts]
         table = {
             column: np.concatenate([np.full(n, part.get(column, np.nan)) for part, n in zip(parts, sizes, strict=True)])
             for column in COLUMNS
         }
         return pd.DataFrame(table).astype(_KINDS)
+
+    def _shown(self, columns: Columns) -> Columns:
+        """The columns with the text of each likeliest next token in the place of its id."""
+        if _NEXT not in columns:
+            return columns
+        ids = columns[_NEXT].tolist()
+        texts = token_texts(self.views.model.tokenizer, ids)
+        return columns | {_NEXT: np.array([texts[index] for index in ids], dtype=object)}
 
 
 def _replace_rows(table: pd.DataFrame, new: pd.DataFrame) -> None:

@@ -38,6 +38,7 @@ from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.contexts import no_logits, require_no_edits, true_arithmetic
 from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.passes.precisions import Precision
+from ostools.measure.position import PROMPT_END
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.results import Frame, Provenance, Result
@@ -202,7 +203,9 @@ def attention_variation(
     B.3, equation 2, Lemmas B.1 and B.2.
     """
     mitigation_object, length_list = optional(mitigation), checked_lengths(lengths)
-    pairs = as_pairs(model, tasks.repeating(task) if isinstance(task, str) else task, mitigation_object, False)
+    pairs = as_pairs(
+        model, tasks.repeating(task) if isinstance(task, str) else task, mitigation_object, False, PROMPT_END
+    )
     checked = seeds_of(pairs, seeds)
     require_float64_views("attention_variation", model)
     sets = [PromptSet.build(model, pairs, length_list, seed, bos) for seed in checked]
@@ -233,4 +236,4 @@ def require_float64_views(caller: str, model: TransformerBridge) -> None:
 def variation_memory(model: Unloaded, task: CollapseTask | str, lengths: Sequence[int]) -> int:
     """Bytes of a pass in float64 with its attention weights."""
     form = tasks.repeating(task) if isinstance(task, str) else task
-    return patterns_bytes(model.shape, model.longest(form, lengths, pairs=True).tokens, element=8)
+    return patterns_bytes(model.shape, model.longest(form, lengths, chat=False).tokens, element=8)

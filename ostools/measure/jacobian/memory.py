@@ -215,7 +215,7 @@ def sensitivity_memory(
     layers: Sequence[int] | str = (0,),
     method: str = "auto",
     cotangents: int = COTANGENTS,
-    position: int | None = None,
+    position: int | str | None = None,
     logit: str | int | Sequence[str | int] | None = None,
 ) -> int:
     """Bytes of a prompt's Jacobians, or of those of its beginning up to `position`."""
@@ -224,7 +224,7 @@ def sensitivity_memory(
         require_exact_logit(logit, method, names)
     return sensitivity_bytes(
         model.shape,
-        read_up_to(position, pos),
+        read_up_to(position if isinstance(position, int) else None, pos),
         names,
         layers=model.shape.n_layers + 1 if isinstance(layers, str) else len(layers),
         method=method,

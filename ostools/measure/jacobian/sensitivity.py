@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+import mitigations
 from hooks.sites import unknown_inside
 from mitigations import Mitigation
 from ostools.ground.errors import InputError, short_repr
@@ -32,6 +33,7 @@ from ostools.measure.jacobian.routes import DEFAULT_LINEARISATIONS, LINEARISATIO
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.output import Output, up_to_position
+from ostools.measure.position import ReadPrompt, read_question, read_with_next
 from ostools.measure.prompts import (
     PROFILE,
     PromptResults,
@@ -42,11 +44,12 @@ from ostools.measure.prompts import (
     prompt_named,
     token_columns,
 )
-from ostools.measure.swept import Swept
+from ostools.measure.swept import READ_POSITION, Swept
 from ostools.models import Prompt
 from ostools.models.generic.bridge import block_notes
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
+from ostools.tasks.questions import Question
 
 # Prompts carried side by side through one backward pass: each has its own cotangent. CPUs like small blocks.
 _ROWS = {"cpu": 4, "cuda": 32, "mps": 16}
@@ -121,7 +124,7 @@ class Sensitivities(
 @in_smaller_chunks
 def sensitivity(
     model: TransformerBridge,
-    prompt: str | Prompt | Sequence[str | Prompt],
+    prompt: str | Prompt | Question | Sequence[str | Prompt | Question],
     *,
     linearisations: Sequence[str] | None = None,
     layers: Literal["all"] | Iterable[int] = (0,),
@@ -129,7 +132,7 @@ def sensitivity(
     cotangents: int = COTANGENTS,
     max_memory: int | None = None,
     seed: int = 0,
-    position: int | None = None,
+    position: int | str | None = None,
     logit: str | int | Sequence[str | int] | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
@@ -143,7 +146,8 @@ def sensitivity(
     how. Raises `InputError` where a check fails. Source: docs/theory.md 2.
 
     Args:
-        prompt: a text or a `Prompt`. A list of them gives `Sensitivities`, one table of all.
+        prompt: a text, a `Prompt`, or a task's question (`ost.tasks.questions`), asked in the chat
+            template where there is one. A list of them gives `Sensitivities`, one table of all.
         linearisations: what is held constant. `full`: nothing, the real derivative. `frozen`: patterns
             and norm scales, the theorem's assumptions; `frozen-attention`, `frozen-norm`: one of the
             two. `detached`: these and the MLPs' activations, so that the parts add up, which is checked.
@@ -157,6 +161,7 @@ def sensitivity(
         seed: seed of the random cotangents of a sketch or an estimate.
         max_memory: bytes that the run may take beside the model; the default is what is free.
         position: the position k whose y_k takes the place of y_n; a negative one counts from the end.
+            Of a task's question also a name, as in `collapse`: "answer", "prompt-end", "last-item".
         logit: a next token whose logit, before a soft-cap, takes the place of y_n; or two for the
             difference of their logits. Each is a text that is one token, or an id. Exact, in one pass.
         mitigation: a `mitigations.Mitigation` or its name with options. It has to change every prompt
@@ -171,28 +176,37 @@ def sensitivity(
         raise InputError(f"cotangents: expected 2 to d_model = {model.cfg.d_model}, found {cotangents}")
     seed = whole_number("seed", seed)
     options = JacobianOptions(names, checked_layers(model, layers), method, cotangents, max_memory, seed)
-    is_one = isinstance(prompt, str | Prompt)
-    mitigated = MitigatedPrompts.of("sensitivity", model, [prompt] if is_one else prompt, mitigation)
-    results = _of_each(model, mitigated, options, position, logit, progress)
-    return results[0] if is_one else Sensitivities(*join_results(results, ("runs", "position")))
+    is_one = isinstance(prompt, str | Prompt | Question)
+    prompts: Any = [prompt] if is_one else prompt
+    given = prompts if isinstance(prompts, Sequence) else []  # what is no list is refused below
+    questions = [read_question(model, one, position, mitigations.optional(mitigation)) for one in given]
+    read_prompts = [one if read is None else read.prompt(model) for one, read in zip(given, questions, strict=True)]
+    mitigated = MitigatedPrompts.of("sensitivity", model, read_prompts if any(questions) else prompts, mitigation)
+    results = _of_each(model, mitigated, questions, options, position, logit, progress)
+    return (
+        results[0] if is_one else Sensitivities(*join_results(results, ("runs", "position", "read_at", "next_tokens")))
+    )
 
 
 def _of_each(
     model: TransformerBridge,
     mitigated: MitigatedPrompts,
+    questions: Sequence[ReadPrompt | None],
     options: JacobianOptions,
-    position: int | None,
+    position: int | str | None,
     logit: str | int | Sequence[str | int] | None,
     progress: Progress | None,
 ) -> list[Sensitivity]:
-    """The sensitivity of every prompt as mitigated, in their order."""
+    """The sensitivity of every prompt as mitigated, in their order. `questions`: what of them are questions of a task."""
     # Before anything runs: a model that cannot be trusted is refused here, and the weights are noted as they are read.
     about: dict[str, Any] = {name: value for name, value in vars(options).items() if name not in ("names", "logit")}
     about |= {"linearisations": options.names, **mitigated.provenance_entry, **block_notes(model)}
     provenance = Provenance.collect(model, **about)
     prompts, results = mitigated.prompts, []
     with differentiated(model, mitigated) as work:
-        read_prompts = [tokens if position is None else up_to_position(work, tokens, position) for tokens in prompts]
+        read_prompts = [
+            up_to_position(work, tokens, position) if isinstance(position, int) else tokens for tokens in prompts
+        ]
         if logit is not None:
             output = _output(work, logit, options, read_prompts)
             options = replace(options, logit=output.row)
@@ -201,7 +215,10 @@ def _of_each(
             with prompt_named(prompts, index):
                 norms = measured(work, read, options, part_of(progress, index, index + 1, len(prompts), units=100))
             runs = {name: linearisation.account for name, linearisation in norms.items()}
-            place = {} if position is None else {"position": len(read.ids) - 1}
+            question = questions[index]
+            place: dict[str, Any] = {"position": len(read.ids) - 1} if isinstance(position, int) else {}
+            if question is not None and not place:
+                place = read_with_next(work, question)
             where = _with(
                 replace(provenance, token_ids=tuple(tokens.ids.tolist())), **place, **read.provenance, runs=runs
             )
@@ -289,6 +306,7 @@ SWEPT = Swept(
             "exact",
         ),
         "cotangents": Field(ge=2),
+        **READ_POSITION,
     },
     check=_require_cotangents_that_are_used,
     draws=lambda options: None if options.method == "exact" else "by seed",

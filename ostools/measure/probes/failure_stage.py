@@ -22,9 +22,10 @@ from ostools import tasks
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.answers.judging import judge
-from ostools.measure.answers.prefilled import PrefilledPairs, prefilled_answers, require_telling_first_tokens, running
+from ostools.measure.answers.prefilled import prefilled_answers, require_telling_first_tokens, running
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_bytes
+from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectStatus
@@ -213,7 +214,7 @@ def arm(
     answers_progress = partial(part_of, part_progress(2, 3), shares=len(names), units=100)
     answer_tables = [_answer_rows(probe_task, name, answers_progress(k, k + 1)) for k, name in enumerate(names)]
     answer_rows = pd.concat(answer_tables, ignore_index=True)
-    pairs = PrefilledPairs(model, form, probe_task.mitigation, chat)
+    pairs = RenderedPairs(model, form, probe_task.mitigation, chat)
     curve = collapse(model, pairs, **common, seeds=seeds[:PAIR_SEEDS], progress=part_progress(3, 4))
     frame = pd.DataFrame(list(_rows(answer_rows, probes, _pairs(curve.frame))))
     status = answer_rows.groupby(["dtype", "length"])["status"].agg(lambda statuses: min(statuses, key=_STATUS.index))

@@ -22,13 +22,14 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import chunk, in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
-from ostools.measure.answers.prefilled import PrefilledPrompt, require_telling_first_tokens, running
+from ostools.measure.answers.prefilled import require_telling_first_tokens, running
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import run_from, true_arithmetic
 from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.output import logit_scale
 from ostools.measure.passes.precisions import Precision, checked_precisions
+from ostools.measure.position import ReadPrompt
 from ostools.measure.probes.probe import FLOAT32, SWEPT_SEQUENCES, ProbeTask
 from ostools.measure.probes.ridge import Probe, fitted
 from ostools.measure.probes.scores import FINAL, RESIDUAL, Captured, Place
@@ -221,7 +222,7 @@ class _Output:
     next answer; `gaps`: by how much that is larger."""
 
     model: TransformerBridge
-    prompts: list[PrefilledPrompt]
+    prompts: list[ReadPrompt]
     numbers: Int[Tensor, " answer"]
     tokens: Int[Tensor, " answer"]
     right: Int[Tensor, " prompt"]
@@ -231,7 +232,7 @@ class _Output:
 
     @classmethod
     def of(
-        cls, model: TransformerBridge, prompts: list[PrefilledPrompt], tokens: dict[int, int], representations: Captured
+        cls, model: TransformerBridge, prompts: list[ReadPrompt], tokens: dict[int, int], representations: Captured
     ) -> _Output:
         numbers, ids = torch.tensor(list(tokens)), torch.tensor(list(tokens.values()))
         right = torch.searchsorted(numbers, torch.tensor([int(prompt.task_prompt.key) for prompt in prompts]))

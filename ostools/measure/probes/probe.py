@@ -22,13 +22,15 @@ from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
-from ostools.measure.answers.prefilled import PrefilledPrompt, prefilled_prompts, running
+from ostools.measure.answers.prefilled import prefilled_prompts, running
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import LongestPrompt, batch_bytes
 from ostools.measure.passes.precisions import Precision, checked_precisions
+from ostools.measure.position import ANSWER, Position, ReadPrompt, checked_position, reading
 from ostools.measure.probes.scores import (
     FEWEST_GROUPS,
     LENGTH,
+    LOGITS,
     Captured,
     Labelled,
     captured,
@@ -37,9 +39,10 @@ from ostools.measure.probes.scores import (
     steps_of,
 )
 from ostools.measure.prompts import checked_layers
-from ostools.measure.swept import SEQUENCES, Cell, Swept, the_one
+from ostools.measure.swept import READ_POSITION, SEQUENCES, Cell, Swept, the_one
 from ostools.measure.unloaded import Unloaded
 from ostools.models.shape import Shape
+from ostools.models.tokenizer_calls import token_texts
 from ostools.models.untrained import untrained_model
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
@@ -113,6 +116,7 @@ def probe(
     target: str | None = None,
     mitigation: Mitigation | str | None = None,
     chat: bool | None = None,
+    position: str | None = None,
     random_weights: bool = True,
     progress: Progress | None = None,
 ) -> Decodability:
@@ -130,13 +134,14 @@ def probe(
             with it); by default the number where the task's answer is one, else the token.
         mitigation: as in `evaluate`.
         chat: whether in the chat template; None: where there is one.
+        position: the token that is probed, as in `collapse`.
         random_weights: whether the same architecture with random weights is probed too. A second model is then in memory.
         progress: called as progress(done, total), in percent.
 
     Raises `InputError` for a task without the target, for right answers that are all the same, for too few lengths or sequences
     to give intervals, and for numbers that are not finite. Source: arXiv 1610.01644, 1909.03368 (selectivity).
     """
-    probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation, chat)
+    probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation, chat, checked_position(position))
     precisions, layer_indices = checked_precisions(dtypes), checked_layers(model, layers)
     labelled = probe_task.labelled
     tables = [said_by_probes(labelled, {LENGTH: labelled.of_length()}, ("none",)).assign(dtype="none")]
@@ -145,22 +150,25 @@ def probe(
         untrained = replace(probe_task, model=untrained_model(model, seed=0))
         probed.append((untrained, ("none",), {"control": "random weights"}))
     steps = [(*arm, precision) for arm in probed for precision in precisions]
+    next_tokens: list[tuple[int, int, str]] = []  # of the model itself, in the first dtype
     for step, (weights, controls, columns, precision) in enumerate(steps):
         step_progress = part_of(progress, step, step + 1, len(steps), units=100)
-        places = in_layers(weights.captured(precision, step_progress), layer_indices)
-        tables.append(said_by_probes(labelled, places, controls).assign(dtype=precision.name, **columns))
-    predictions = pd.concat(tables, ignore_index=True)
+        places = weights.captured(precision, step_progress)
+        next_tokens = next_tokens or probe_task.next_tokens(places)
+        said = said_by_probes(labelled, in_layers(places, layer_indices), controls)
+        tables.append(said.assign(dtype=precision.name, **columns))
     names = probe_task.names | {"target": probe_task.target}
     provenance = Provenance.collect(
         model,
         measurement="probe",
         **names,
         **probe_task.described,
+        next_tokens=next_tokens,
         dtypes=[precision.name for precision in precisions],
         layers=list(layer_indices),
         random_weights=random_weights,
     )
-    return of_predictions(predictions, names, probe_task.form.random, provenance)
+    return of_predictions(pd.concat(tables, ignore_index=True), names, probe_task.form.random, provenance)
 
 
 def of_predictions(
@@ -195,7 +203,7 @@ class ProbeTask:
 
     model: TransformerBridge
     form: Task
-    prompts: list[PrefilledPrompt]
+    prompts: list[ReadPrompt]
     target: str
     mitigation: Mitigation | None
 
@@ -209,6 +217,7 @@ class ProbeTask:
         target: str | None,
         mitigation: Mitigation | str | None,
         chat: bool | None,
+        position: Position = ANSWER,
     ) -> ProbeTask:
         """Check the arguments and render the prompts. Raises `InputError`."""
         form, mitigation_object = tasks.task(task), mitigations.optional(mitigation)
@@ -219,7 +228,7 @@ class ProbeTask:
             raise InputError(
                 f"{form.name}: expected a task whose answer is a number, found one of another kind: ask for target='token'"
             )
-        prompts = prefilled_prompts(model, form, checked_lengths(lengths), seed_list, mitigation_object, chat)
+        prompts = prefilled_prompts(model, form, checked_lengths(lengths), seed_list, mitigation_object, chat, position)
         return cls(model, form, prompts, target, mitigation_object)
 
     @property
@@ -239,6 +248,13 @@ class ProbeTask:
         with running(self.model, self.prompts, precision, self.mitigation) as prepared:
             return captured(prepared, self.prompts, progress)
 
+    def next_tokens(self, places: Captured) -> list[tuple[int, int, str]]:
+        """Number of items, seed and likeliest next token of each prompt, out of its logits."""
+        ids = next(rows.argmax(-1).tolist() for place, rows in places.items() if place.site == LOGITS)
+        texts = token_texts(self.model.tokenizer, ids)
+        asked = [prompt.task_prompt for prompt in self.prompts]
+        return [(one.length, one.seed, texts[index]) for one, index in zip(asked, ids, strict=True)]
+
     @property
     def names(self) -> dict[str, str]:
         return {"task": tasks.label(self.form), "mitigation": mitigations.label(self.mitigation)}
@@ -252,6 +268,7 @@ class ProbeTask:
             "chat": self.prompts[0].task_prompt.chat,
             "prompts": len(self.prompts),
             "line_tokens": sorted({prompt.line for prompt in self.prompts}),
+            "read_at": reading(self.model, self.prompts),
         }
 
 
@@ -325,6 +342,7 @@ SWEPT = Swept(
         **SWEPT_SEQUENCES,
         "target": (Literal["number", "token"] | None, None),
         "random_weights": None,
+        **READ_POSITION,
     },
     rows=_swept_rows,
     casts=True,

@@ -30,9 +30,9 @@ import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
-from ostools.measure.answers.prefilled import PrefilledPrompt
 from ostools.measure.passes.batches import TOKENS, batches
 from ostools.measure.passes.contexts import true_arithmetic
+from ostools.measure.position import ReadPrompt
 from ostools.measure.probes.ridge import fitted
 from ostools.results import Frame
 from ostools.theory.statistics.intervals import bootstrap_share, widened
@@ -58,9 +58,7 @@ Captured = Mapping[Place, Float[Tensor, "prompt _"]]
 """The representations by place, in the order of the forward pass; rows are the prompts in their order."""
 
 
-def captured(
-    model: TransformerBridge, prompts: Sequence[PrefilledPrompt], progress: Progress | None = None
-) -> Captured:
+def captured(model: TransformerBridge, prompts: Sequence[ReadPrompt], progress: Progress | None = None) -> Captured:
     """Every place at the last token of every prompt, under whatever is active, on the CPU, as the dtype rounded it.
 
     A model without a place between attention and MLP (parallel blocks) has none of those. Raises `InputError` for numbers that

@@ -17,6 +17,7 @@ from ostools.measure.attention.attention import Attention
 from ostools.measure.attention.difference import AttentionDifference
 from ostools.measure.attention.heads import HeadScores
 from ostools.models.chat import TEMPLATE, TEXT
+from ostools.reporting.findings.position import where_read
 from ostools.reporting.forms import gradient, heat, layers_by
 from ostools.reporting.style import axes, draw
 from ostools.reporting.style.prompt import mark_template, template_note, template_positions
@@ -46,6 +47,7 @@ def attention_findings(attention: Attention) -> list[str]:
     target = int(last[layer, head].argmax())
     origins = attention.origins or ()
     sentences = [
+        *where_read(attention.provenance.parameters),
         f"Measured over all layers and heads, the last token puts {first:.1%} of its attention on the first token and "
         f"{itself:.1%} on itself (even attention over the {n} tokens would put {1 / n:.1%} on each); a head spreads over "
         f"{float(spread.median()):.1f} tokens in the median (exponential of the entropy).",

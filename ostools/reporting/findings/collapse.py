@@ -1,5 +1,8 @@
 """Sentences on collapse curves: whether the distance falls, and over which lengths a dtype hides the pair.
 
+Two words, with one meaning each. Falls: in exact arithmetic, which float64 stands for, the distance is less at long lengths
+than at short ones. Hidden: in a dtype the pair is closer than rounding moves it. Neither follows from the other.
+
 Whether a pair is hidden is decided by `measure.collapse.verdicts` alone; every sentence, table and
 chart reads it from there. The thresholds behind the other words stand here.
 """
@@ -13,13 +16,14 @@ from typing import Any
 
 from ostools.ground.words import number, ratio
 from ostools.measure import Collapse
-from ostools.measure.collapse.result import FITTED_FROM, exact_from
+from ostools.measure.collapse.result import FITTED_FROM, exact_from, next_tokens
 from ostools.measure.collapse.verdicts import (
     CurveVerdict,
     Reading,
     behind_all_blocks,
     trained_length,
 )
+from ostools.reporting.findings.position import where_read
 from ostools.results import Column, Frame, Row, frame_of
 from ostools.theory.statistics.fits import fit_decay
 
@@ -29,14 +33,10 @@ FEW = 8
 """With fewer lengths no trend is claimed."""
 LENGTH_DEPENDENT = 1e-5
 """Relative difference that a pass of its own may have: float32's rounding."""
-_TRENDS = {
-    "falls": "",
-    "falls little": " That is not a collapse over these lengths.",
-    "does not fall": " What Theorem 4.2 describes is not seen on this prompt over these lengths.",
-}
+_NOT_SEEN = " What Theorem 4.2 describes is not seen on this prompt over these lengths."
 COMPARED = {
     "theorem": "the sequence and y of the sequence with its last token repeated",
-    "task": "the task with n items and y of the task with n + 1 (its words stand after the sequence: no theorem applies)",
+    "task": "the task with n items and y of the task with n + 1 (two questions of the task: no theorem is claimed of them)",
     "one-more-digit": "the sequence and y of the sequence with one more digit",
 }
 
@@ -163,7 +163,9 @@ def collapse_findings(result: Collapse) -> list[str]:
     pair_rows, pair_logits = rows[rows["pair"] == pair], logits[logits["pair"] == pair]
     curve, lengths_words = _trend_lengths(result, reference_curve(result))
     return [
+        *where_read(result.provenance.parameters, next_tokens(result)),
         _fall(curve, lengths_words, exact_from(result.reference_curve(pair)), COMPARED[pair]),
+        *_hidden_all_the_same(curve, verdicts.values()),
         *(_dtype(pair_rows, dtype, verdicts.get(dtype)) for dtype in dict.fromkeys(frame_of(result)["dtype"])),
         *([_answers(pair_logits)] if len(logits) else []),
         *_route_differences(result),
@@ -181,14 +183,15 @@ def reading_findings(result: Collapse, reading: Reading) -> list[str]:
         if (kind, site, layer) == (pair, reading.site, last)
     ]
     start = f"By the {reading.words}, a pair is hidden where the float64 distance is below the rounding noise of it."
-    return [start, *lines] if lines else [f"{start} There is no verdict: float64 alone, or a norm without this noise."]
+    lines = [start, *lines] if lines else [f"{start} There is no verdict: float64 alone, or a norm without this noise."]
+    return [*where_read(result.provenance.parameters, next_tokens(result)), *lines]
 
 
 def _fall(curve: Column, lengths_words: str, exact: int | None, compared: str) -> str:
     """How the distance goes with the length; `exact`: from where on it is float64's rounding."""
     start, end = curve.index[0], curve.index[-1]
     span = (
-        f"Measured in float64, the L2 distance between y of {compared} goes from {number(float(curve.iloc[0]))} at "
+        f"In exact arithmetic (float64) the L2 distance between y of {compared} goes from {number(float(curve.iloc[0]))} at "
         f"n = {start} to {number(float(curve.iloc[-1]))} at n = {end}{lengths_words}"
     )
     if exact is not None:
@@ -201,7 +204,15 @@ def _fall(curve: Column, lengths_words: str, exact: int | None, compared: str) -
     trend = _trend(change)
     law = _rate(curve) if trend == "falls" else ""
     share = f"The median of the last quarter of the lengths is {number(change)} times that of the first quarter{law}."
-    return f"{span}: it {trend}. {share}{_TRENDS[trend]}"
+    not_seen = _NOT_SEEN if compared == COMPARED["theorem"] and trend == "does not fall" else ""
+    return f"{span}: it {trend}. {share}{not_seen}"
+
+
+def _hidden_all_the_same(curve: Column, verdicts: Iterable[CurveVerdict]) -> list[str]:
+    """What hidden means, where a distance that does not fall is hidden at some length."""
+    if len(curve) < FEW or _trend(fall_ratio(curve)) == "falls" or not any(verdict.hidden for verdict in verdicts):
+        return []
+    return ["Hidden is another question: whether the distance, small or large, is below the rounding noise of a dtype."]
 
 
 def _trend(change: float) -> str:

@@ -12,6 +12,7 @@ from ostools.experiments.study.study import Study
 from ostools.ground.words import number
 from ostools.measure import Faithfulness
 from ostools.measure.faithfulness.faithfulness import BETWEEN
+from ostools.reporting.findings.position import where_read
 from ostools.reporting.page.section import Headline
 from ostools.results import Frame, Row
 
@@ -38,9 +39,9 @@ _SUBJECTS = {MODEL: "The model", UNTRAINED: "The same architecture before traini
 
 
 def study_findings(result: Study) -> list[str]:
-    """A sentence on each mitigation."""
+    """Where the questions were read without a mitigation, and a sentence on each mitigation."""
     verdicts: Frame = result.verdicts
-    return list(verdicts["sentence"])
+    return [*where_read(result.provenance.parameters), *verdicts["sentence"]]
 
 
 def ablation_findings(result: Ablation) -> list[str]:

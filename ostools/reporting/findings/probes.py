@@ -10,6 +10,7 @@ from ostools.measure import Decodability, FailureStage, ProbeIntervention
 from ostools.measure.mitigated_prompts import ACTIVE
 from ostools.measure.probes.failure_stage import BREAKS, REPAIRS, UNDECODABLE, VERDICTS, best_probe
 from ostools.measure.probes.scores import BETWEEN, BEYOND, SAME, TESTS
+from ostools.reporting.findings.position import where_read
 from ostools.results import Frame, Row, frame_of
 
 _LENGTHS = {SAME: "the same lengths", BETWEEN: "interpolated lengths", BEYOND: "extrapolated lengths"}
@@ -66,7 +67,8 @@ def _dtypes(result: Decodability) -> list[str]:
 
 def probe_findings(result: Decodability) -> list[str]:
     """The best place, its controls, and the sublayers that write and overwrite."""
-    return [words for dtype in _dtypes(result) for words in (_best(result, dtype), *_steps(result, dtype))]
+    sentences = where_read(result.provenance.parameters)
+    return sentences + [words for dtype in _dtypes(result) for words in (_best(result, dtype), *_steps(result, dtype))]
 
 
 def intervention_findings(result: ProbeIntervention) -> list[str]:

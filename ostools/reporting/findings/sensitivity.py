@@ -19,6 +19,7 @@ from ostools.measure import Comparison, Profile, Sensitivity
 from ostools.measure.bounds.variants import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
 from ostools.measure.prompts import of_text
+from ostools.reporting.findings.position import where_read
 from ostools.reporting.page.section import Headline
 from ostools.reporting.style import theme
 from ostools.reporting.style.prompt import template_positions, template_share, token_count_words
@@ -48,7 +49,7 @@ def sensitivity_findings(result: Sensitivity) -> list[str]:
     profiles = _profiles(result)
     kind, norm = _kind_and_norm(result)
     _, output = theme.differentiated(result.provenance.parameters)
-    sentences = []
+    sentences = where_read(result.provenance.parameters)
     for name, profile in profiles.items():
         rows = of_text(profile)
         norms = rows[f"{norm}_norm"].to_numpy()

@@ -14,7 +14,7 @@ import mitigations
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers.counting import COLUMNS, Counting, counting, summarise
-from ostools.measure.answers.prefilled import PrefilledPairs
+from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse
 from ostools.models import encode
 from ostools.models.tokens import token_text
@@ -61,7 +61,7 @@ def test_a_mitigation_is_in_the_answers_and_in_the_curve(embedded, counted: Coun
     window = mitigations.mitigation("sliding-window:window=6")
     found: Any = ost.counting(embedded, "count-ones", lengths=(9, 19), dtypes=("float32",), mitigation=window)
     assert found.provenance.parameters["mitigation"] == "sliding-window:window=6"
-    pairs = PrefilledPairs(embedded, AppendixTask("count-ones"), chat=False)
+    pairs = RenderedPairs(embedded, AppendixTask("count-ones"), chat=False)
     direct = ost.collapse(embedded, pairs, lengths=(9, 19), dtypes=("float32",), mitigation=window)
     pd.testing.assert_frame_equal(found.curve.frame, direct.frame)
     line = "\nThe final answer to your maths question is: "

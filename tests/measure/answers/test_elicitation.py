@@ -9,8 +9,9 @@ import torch
 
 import ostools as ost
 from ostools.ground.errors import InputError
+from ostools.measure.answer_line import answer_text, line_ids
 from ostools.measure.answers.answers import answers
-from ostools.measure.answers.probability import answer_scores, answer_text, line_ends, line_ids
+from ostools.measure.answers.probability import answer_scores, line_ends
 from ostools.measure.task_prompt import EXAMPLES, elicit, elicitation_for, few_shot_text, worked_examples
 from ostools.tasks import APPENDIX_NAMES, task
 from ostools.tasks.questions import question

@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 import ostools as ost
-from ostools.measure.answers.probability import answer_log_probability, line_ids
+from ostools.measure.answer_line import line_ids
+from ostools.measure.answers.probability import answer_log_probability
 from tests.checkpoints import make_tokenizer, tiny_model
 
 NEWLINE = "\u010a"  # as byte-level BPE writes it

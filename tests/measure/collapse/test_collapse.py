@@ -433,14 +433,12 @@ def test_ranges_of_pieces_are_read_from_those_pieces() -> None:
 # --- what is to be repeated
 
 
-def test_a_prompt_and_its_item_are_the_repeat_task_of_the_same() -> None:
+def test_a_prompt_is_the_repeat_task_of_its_last_token() -> None:
     model, some = tiny_model("gemma"), {"lengths": [1, 2, 5], "dtypes": ["float32"]}
-    cases: Any = (("1", "text"), (None, "ids"))
-    for item, items in cases:
-        found = collapse(model, prompt="The 11", item=item, **some)
-        task = collapse(model, tasks.RepeatTask("prompt", "The 11", item, items), **some)
-        assert found.frame.equals(task.frame)
-        assert found.reference.equals(task.reference)
+    found = collapse(model, prompt="The 11", **some)
+    task = collapse(model, tasks.RepeatTask("prompt", "The 11", None, "ids"), **some)
+    assert found.frame.equals(task.frame)
+    assert found.reference.equals(task.reference)
     prompt = encode(model, "The 11")
     assert collapse(model, prompt=prompt, **some).frame.equals(collapse(model, prompt, **some).frame)
 
@@ -448,10 +446,8 @@ def test_a_prompt_and_its_item_are_the_repeat_task_of_the_same() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, r"expected a task, such as 'figure-5a', or prompt= .* found neither"),
+        ({}, r"expected a task, such as 'figure-5a', or prompt=, .* found neither"),
         ({"task": "figure-5a", "prompt": "a"}, "found both"),
-        ({"task": "figure-5a", "item": " 1"}, r"item=' 1' is repeated after a text: .* found none"),
-        ({"prompt": encode(tiny_model("llama"), "a"), "item": " 1"}, "found a Prompt, whose last token is repeated"),
         ({"task": "figure-5a", "lengths": []}, "whole numbers of at least 1, found none"),
         (
             {"task": "figure-5a", "lengths": [10**9]},

@@ -111,6 +111,6 @@ def test_layers_come_back_out_of_stored_rows() -> None:
     ours, theirs = (one.sort_values(keys).reset_index(drop=True) for one in references)
     pd.testing.assert_frame_equal(ours[theirs.columns.tolist()], theirs)
     pd.testing.assert_frame_equal(back.verdicts(), found.verdicts())
-    for name in ("layer", "float64_distance"):
+    for name in ("layer", "float64_distance", "next_token"):
         with pytest.raises(InputError, match=f"found rows without {name}, as an earlier version stored them"):
             from_rows(found.frame.drop(columns=name), found.provenance)

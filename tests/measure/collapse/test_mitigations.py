@@ -57,7 +57,15 @@ def y_of(model: TransformerBridge, mitigation: Mitigation | None, length: int, c
 )
 def test_every_precision_equals_the_readers_own_loop(family: Family, mitigation: Mitigation | None) -> None:
     model = tiny_model(family, seed=1, window=200, context=512)
-    found = collapse(model, COPY, lengths=LENGTHS, dtypes=["float32", "bfloat16"], mitigation=mitigation)
+    found = collapse(
+        model,
+        COPY,
+        lengths=LENGTHS,
+        dtypes=["float32", "bfloat16"],
+        mitigation=mitigation,
+        chat=False,
+        position="prompt-end",
+    )
     for dtype, kind, rounding in (("float32", torch.float32, 2e-5), ("bfloat16", torch.bfloat16, 3e-2)):
         copy = view_in(model, kind)
         measured = y_distances(found.frame, dtype)
@@ -92,13 +100,13 @@ def test_windows_make_collapse_exact(family: Family, window: int) -> None:
 def test_a_chat_template_is_around_the_pair() -> None:
     model = tiny_model("llama", seed=1, context=512)
     assert model.tokenizer.chat_template == CHAT_TEMPLATE
-    found = collapse(model, COPY, lengths=[4], dtypes=["float32"], chat=None)
+    found = collapse(model, COPY, lengths=[4], dtypes=["float32"], position="prompt-end")
     ids = found.provenance.token_ids
     assert ids == tuple(render_prompt(model, COPY, 5, chat=True).prompt.ids.tolist())
     expected = float((y_of(model, None, 4, chat=True) - y_of(model, None, 5, chat=True)).norm())
     assert y_distances(found.frame, "float32")[4] == pytest.approx(expected, rel=1e-4)
     # With the template there is text behind any sequence.
-    collapse(model, AppendixTask("copy"), lengths=[4], dtypes=["float32"], chat=True)
+    collapse(model, AppendixTask("copy"), lengths=[4], dtypes=["float32"], position="prompt-end")
 
 
 @dataclass(frozen=True)
@@ -143,7 +151,12 @@ def test_a_broken_invariant_stops_the_run_in_any_precision() -> None:
             InputError,
             "letters ends in what is repeated, and sliding-window:window=3 . hint rewrites prompts: give a task such as",
         ),
-        ({"task": AppendixTask("copy")}, InputError, "copy: expected a task with text after its sequence"),
+        (
+            {"task": "copy:uniform=true", "chat": False, "position": "prompt-end"},
+            InputError,
+            r"copy at 'prompt-end': expected the prompts of 1 and 2 items to end in the same token, found '\d' and '\d'",
+        ),
+        ({"chat": True, "bos": False}, InputError, "bos: expected plain text, found a chat, whose template writes"),
         ({"mitigation": SlidingWindow(3, layers=(7,))}, MitigationError, "layers out of 0..1, found 7"),
         ({"mitigation": Louder()}, InputError, "changes the unembedding itself"),
         ({"lengths": [10**9], "mitigation": Hint()}, InputError, "at most 256 tokens .the model's context"),

@@ -10,8 +10,9 @@ import torch
 import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.answers import prefilled
-from ostools.measure.answers.prefilled import PrefilledPairs, prefilled_prompts
+from ostools.measure import answer_line
+from ostools.measure.answers.prefilled import prefilled_prompts
+from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.passes.last_tokens import separate_rows
 from ostools.measure.probes.scores import captured
 from ostools.models import encode
@@ -25,7 +26,7 @@ from tests.sets import quick
 @pytest.mark.parametrize("name", COUNTING)
 def test_a_count_begins_behind_the_begun_line_whatever_is_counted(embedded, name: str) -> None:
     form = AppendixTask(name)
-    for n, prompt in PrefilledPairs(embedded, form, chat=False).prompts(range(1, 12), 3 * form.random).items():
+    for n, prompt in RenderedPairs(embedded, form, chat=False).prompts(range(1, 12), 3 * form.random).items():
         text = form.prompt(n, 3 * form.random) + form.lead + form.answer_line(prompt.task_prompt.key)
         assert [*prompt.ids, *prompt.answer] == encode(embedded, text).ids.tolist()
         assert embedded.tokenizer.decode(list(prompt.answer)).strip() == prompt.task_prompt.key
@@ -35,8 +36,8 @@ def test_a_line_that_is_cut_by_its_answer_is_refused(embedded, monkeypatch) -> N
     def cut(model: Any, prompt: Any, line: str) -> tuple[int, ...]:
         return (9,) if line.endswith("12") else (1, 2, ord(line[-1]))
 
-    monkeypatch.setattr(prefilled, "line_ids", cut)
-    pairs = PrefilledPairs(embedded, AppendixTask("count-ones"), chat=False)
+    monkeypatch.setattr(answer_line, "line_ids", cut)
+    pairs = RenderedPairs(embedded, AppendixTask("count-ones"), chat=False)
     assert pairs.prompts([11, 13], 0)
     with pytest.raises(InputError, match="count-ones at length 12: expected the answer '12' to begin with a token of"):
         pairs.prompts([11, 12], 0)

@@ -40,13 +40,28 @@ def test_whether_a_curve_falls_and_by_which_law() -> None:
     assert "not seen on this prompt" in steady
     little = curve_said(lambda n: 3.0 * (0.66 if n > 60 else 1.0))
     assert "it falls little" in little
-    assert "not a collapse over these lengths" in little
+    assert "collapse" not in little
     few = curve_said(lambda n: 3.0 / n, [1, 2, 4, 8])
     assert "4 lengths are too few to claim a trend" in few
     assert "it falls" not in few
     exact = curve_said(lambda n: 3.0 / n if n < 20 else 2e-15)  # what is left does not fall any more
     assert "from n = 20 on it is the rounding of float64 itself. The two representations are the same" in exact
     assert "does not fall" not in exact
+
+
+def test_falls_and_hidden_are_two_words_with_one_meaning_each() -> None:
+    """A distance that stays what it is falls nowhere, and is hidden all the same where the noise is larger."""
+    explained = (
+        "Hidden is another question: whether the distance, small or large, is below the rounding noise of a dtype."
+    )
+    steady = collapse_findings(made_collapse(lambda n: 3.0, noise={"bfloat16": 4.0}))
+    assert "it does not fall" in steady[0]
+    assert steady[1] == explained
+    assert steady[2].startswith("In bfloat16 the pair is hidden from 1, the shortest tried, on")
+    assert not any("collapse" in sentence for sentence in steady)
+    falls = collapse_findings(made_collapse(lambda n: 3.0 / n, noise={"bfloat16": 4.0}))
+    apart = collapse_findings(made_collapse(lambda n: 3.0, noise={"bfloat16": 0.1}))
+    assert explained not in (*falls, *apart)
 
 
 def test_a_seed_apart_is_no_hidden_length() -> None:

@@ -1,0 +1,161 @@
+"""Where a task's prompt is read: the token whose y a measurement of the task is about.
+
+One notion for all measurements. A position is a name; with a task's prompt it gives the tokens up to the one that is read,
+which is the last of them: what a causal model does there knows of no later token.
+
+- "answer": the token from which the answer is predicted. After the prompt as `evaluate` asks it (a user's turn in the chat
+  template, where there is one) the right line is begun, up to the answer itself. A task without words before its answer has
+  nothing to begin: its answer is predicted at the end of the prompt, without a template after a line end.
+- "prompt-end": the prompt's last token, the paper's y_n. In a chat template this is the template's.
+- "last-item": the token that ends the sequence, such as its last digit. The rest of the prompt is not read there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+from mitigations import Mitigation, label
+from ostools.ground.errors import InputError, short_repr
+from ostools.ground.names import checked_name
+from ostools.measure.answer_line import split_line
+from ostools.measure.mitigated_prompts import rewriting
+from ostools.measure.task_prompt import PLACE, TaskPrompt, last_item_position, render_question
+from ostools.models import Prompt
+from ostools.models.chat import TEMPLATE
+from ostools.models.tokenizer_calls import decoded, token_text
+from ostools.tasks.questions import Question
+
+Position: TypeAlias = Literal["answer", "prompt-end", "last-item"]
+ANSWER, PROMPT_END, LAST_ITEM = POSITIONS = get_args(Position)
+
+
+@dataclass(frozen=True)
+class ReadPrompt:
+    """A task's prompt up to the token that is read, the last of `ids`.
+
+    line: how many of the last tokens are the begun answer line. answer: the tokens of the right answer after the line as far as
+    it can be begun; none where only the position was asked for.
+    """
+
+    task_prompt: TaskPrompt
+    position: Position
+    ids: tuple[int, ...]
+    line: int = 0
+    answer: tuple[int, ...] = ()
+
+    @property
+    def token(self) -> int:
+        """The first token of the right answer."""
+        return self.answer[0]
+
+    @property
+    def group(self) -> int:
+        """Prompts of one group hold the same drawn sequence, or its beginning: the seed. What draws nothing has its length."""
+        return self.task_prompt.seed if self.task_prompt.task.random else self.task_prompt.length
+
+    def prompt(self, model: TransformerBridge) -> Prompt:
+        """The tokens as a prompt of the model. The begun line counts as the template's, not as the user's text."""
+        asked = self.task_prompt.prompt
+        if self.ids == tuple(asked.ids.tolist()):
+            return asked
+        origins = asked.origins and (*asked.origins, *[TEMPLATE] * self.line)[: len(self.ids)]
+        return replace(Prompt.from_ids(model, self.ids), origins=origins, chat=asked.chat, markers=asked.markers)
+
+
+def checked_position(position: object) -> Position:
+    """The position of that name; None: "answer". Raises `InputError` for any other value."""
+    if position is None:
+        return ANSWER
+    if not isinstance(position, str):
+        raise InputError(f"position of a task: expected {', '.join(POSITIONS)}, found {short_repr(position)}")
+    return cast(Position, checked_name("position", position, POSITIONS))
+
+
+def require_prompt_end(position: object, what: str) -> None:
+    """Refuse a position that only a task's prompt has. `what` was given in the place of a task."""
+    if position is not None and checked_position(position) != PROMPT_END:
+        raise InputError(
+            f"position: expected a task's prompt for {position!r}, found {what}, which is read at its last token: leave "
+            "position out"
+        )
+
+
+def read_question(
+    model: TransformerBridge, prompt: object, position: int | str | None, mitigation: Mitigation | None
+) -> ReadPrompt | None:
+    """A task's question up to a position, which a measurement was given in the place of a prompt; None for any other prompt.
+
+    With the index of a token as position: the whole question. Raises `InputError` for the name of a position that the prompt
+    does not have, and for a mitigation that would rewrite the question, which it may have been made with.
+    """
+    if not isinstance(prompt, Question):
+        if isinstance(position, str):
+            require_prompt_end(position, "a prompt without a task")
+        return None
+    for part in rewriting(mitigation):
+        raise InputError(
+            f"{label(part)} rewrites the prompt, found a task's question: give the question that it makes, "
+            "ost.tasks.questions(task, lengths=[n], mitigation=...)[0]"
+        )
+    return read_at(
+        model, render_question(model, prompt), PROMPT_END if type(position) is int else checked_position(position)
+    )
+
+
+def read_at(model: TransformerBridge, task_prompt: TaskPrompt, position: Position = ANSWER) -> ReadPrompt:
+    """The prompt up to the token of that position.
+
+    Raises `InputError` at "answer" where the model thinks before it answers, and where the tokenizer cuts the line before the
+    right answer otherwise than before others; at "last-item" where the sequence was rewritten, or ends inside a token.
+    """
+    ids = tuple(task_prompt.prompt.ids.tolist())
+    if position == LAST_ITEM:
+        return ReadPrompt(task_prompt, position, ids[: last_item_position(model, task_prompt) + 1])
+    if position == PROMPT_END:
+        return ReadPrompt(task_prompt, position, ids)
+    if task_prompt.thinks:
+        raise InputError(
+            "position: expected a chat template with which the answer stands right after the prompt, found one with which the "
+            "model thinks first: read at 'prompt-end', or ask without the template, chat=False"
+        )
+    begun, answer = split_line(model, task_prompt)
+    Prompt.from_ids(model, (*ids, *begun))  # refused here where it is longer than the context
+    return ReadPrompt(task_prompt, position, (*ids, *begun), len(begun), answer)
+
+
+def read_with_next(model: TransformerBridge, prompt: ReadPrompt) -> dict[str, Any]:
+    """Provenance entries of one prompt: `reading`, and in `next_tokens` its items, seed and likeliest next token. One pass,
+    under whatever is active."""
+    ids = torch.tensor([prompt.ids], device=next(model.parameters()).device)
+    with torch.no_grad():
+        token = int(model(ids, use_cache=False, logits_to_keep=1)[0, -1].argmax())
+    asked = prompt.task_prompt
+    next_token = asked.length, asked.seed, token_text(model.tokenizer, token)
+    return {"read_at": reading(model, [prompt]), "next_tokens": [next_token]}
+
+
+def reading(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> dict[str, Any]:
+    """What a provenance says of where these prompts are read.
+
+    position: the name. tokens: the texts of the tokens whose y is read. places: of the shortest and the longest prompt, with
+    its number of items. chat: whether in the chat template. line: the begun words, "" for none. before_answer: the words of
+    the whole line before the answer. numeric: whether the answer is a number. reasons: whether the prompt asks for reasoning,
+    which "answer" leaves out.
+    """
+    first, last = (choose(prompts, key=lambda prompt: len(prompt.ids)) for choose in (min, max))
+    form = first.task_prompt.task
+    return {
+        "position": first.position,
+        "tokens": sorted({token_text(model.tokenizer, prompt.ids[-1]) for prompt in prompts}),
+        "places": [[prompt.task_prompt.length, len(prompt.ids) - 1] for prompt in (first, last)],
+        "chat": first.task_prompt.chat,
+        "line": decoded(model.tokenizer, first.ids[-first.line :]) if first.line else "",
+        "before_answer": form.answer_line(PLACE).partition(PLACE)[0],
+        "numeric": form.numeric,
+        "reasons": form.reasons,
+    }

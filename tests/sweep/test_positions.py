@@ -1,0 +1,48 @@
+"""The position of a sweep file: of every measurement that reads a task's prompts, and "answer" where the file says nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.measure.position import read_at
+from ostools.measure.task_prompt import render_prompt
+from ostools.sweep.cells import cells_of
+from ostools.sweep.measurements import measure
+from ostools.sweep.sweep_file import sweep_of
+from ostools.tasks import AppendixTask
+from tests.checkpoints import tiny_model
+
+FORM = AppendixTask("count-ones")
+
+
+@pytest.mark.parametrize("position", [None, "prompt-end", "last-item"])
+@pytest.mark.parametrize("name", ["collapse", "sensitivity", "bounds"])
+def test_a_cell_is_read_where_the_file_says(name: str, position: str | None) -> None:
+    model = tiny_model("llama", seed=1, context=512)
+    asked = {"name": name} | ({} if position is None else {"position": position})
+    asked |= {"variants": ["local"]} if name == "bounds" else {}
+    sweep = sweep_of({"tasks": "count-ones", "lengths": [2, 3], "measurements": [asked]})
+    (cell,) = cells_of(sweep)
+    rows, provenance = measure(model, cell)
+    expected = [read_at(model, render_prompt(model, FORM, n), position or "answer") for n in (2, 3)]  # pyright: ignore[reportArgumentType]
+    assert provenance.parameters["read_at"]["position"] == (position or "answer")
+    if name == "collapse":
+        theirs = ost.collapse(model, FORM, lengths=[2, 3], dtypes=["float32"], position=position).frame
+        assert rows["mean"].tolist() == theirs["mean"].tolist()
+        return
+    for length, read in zip((2, 3), expected, strict=True):
+        assert rows[rows["length"] == length]["position"].max() == len(read.ids) - 1
+
+
+def test_the_plain_prompt_can_be_asked_for_and_a_word_that_is_no_position_is_refused() -> None:
+    model = tiny_model("llama", seed=1, context=512)
+    asked = {"name": "collapse", "position": "prompt-end", "chat": False}
+    (cell,) = cells_of(sweep_of({"tasks": "count-ones", "lengths": 2, "measurements": [asked]}))
+    _, provenance = measure(model, cell)
+    assert provenance.token_ids == tuple(ost.encode(model, FORM.prompt(3)).ids.tolist())
+    with pytest.raises(
+        InputError, match=r"measurements\.0\.position: input should be 'answer', 'prompt-end' or 'last-item'"
+    ):
+        sweep_of({"tasks": "count-ones", "lengths": 2, "measurements": [{"name": "bounds", "position": "end"}]})
