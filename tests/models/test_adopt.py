@@ -50,7 +50,7 @@ def assert_same(adopted: Any, loaded: Any, measured: Any = MEASURED) -> None:
         one, two = (make(model, ost.Prompt.from_ids(model, IDS)) for model in (adopted, loaded))
         pd.testing.assert_frame_equal(one.frame, two.frame, check_exact=True)
     mine, theirs = (vars(describe(model)) for model in (adopted, loaded))
-    assert {name for name in mine if mine[name] != theirs[name]} == {"name", "origin"}
+    assert {name for name in mine if mine[name] != theirs[name]} == {"name", "origin", "title"}
     assert (mine["origin"], theirs["origin"]) == ("adopted", None)
 
 

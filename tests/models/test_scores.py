@@ -76,8 +76,10 @@ def _in_float32(
     return (pattern @ v).to(query.dtype).transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register("test-float32", _in_float32)
-AttentionMaskInterface.register("test-float32", eager_mask)
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(AttentionInterface._global_mapping, "test-float32", _in_float32)
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "test-float32", eager_mask)
 
 
 @pytest.mark.parametrize("family", quick(EVERY, "gemma2", "qwen2", "gpt2", "olmo2"))

@@ -9,6 +9,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
 from transformers import PreTrainedModel
 
 from ostools.ground.errors import InputError
@@ -36,7 +37,7 @@ def parts(model: nn.Module) -> dict[str, nn.Module]:
     """The Hugging Face modules by their names there, also where TransformerLens or torch.compile has wrapped them."""
     module_by_name: dict[str, nn.Module] = {}
     for name, part in model.named_modules(remove_duplicate=False):
-        if not type(part).__module__.startswith(_WRAPPERS):
+        if not any(kind.__module__.startswith(_WRAPPERS) for kind in type(part).__mro__):
             module_by_name.setdefault(_WRAPPER.sub("", f"{name}.").rstrip("."), part)
     return module_by_name
 
@@ -71,7 +72,8 @@ def weights(
         seen.add(id(required))
         own_weights[path] = saved[path]
     known_ids = {id(saved[path]) for path in described if path in saved}
-    lens = isinstance(model, TransformerBridge)
+    # A bridge, or a Hugging Face model inside of one: TransformerLens gives its output layer a bias of zeros, a buffer.
+    lens = any(isinstance(part, GeneralizedComponent) for part in model.modules())
     extra = [
         path
         for path, weight in saved.items()
