@@ -42,13 +42,17 @@ States = list[tuple[Tensor, int]]
 """Of each prompt: y of the last token, and the most likely next token."""
 
 
-def own_states(model: TransformerBridge, prompts: Sequence[Tensor]) -> States:
-    """By this package."""
-    found = []
+def own_states(model: TransformerBridge, prompts: Sequence[Tensor]) -> tuple[States, list[list[float]]]:
+    """By this package; and of each prompt, in every layer the largest absolute score of a query and a key that it sees."""
+    y, names = "ln_final.hook_out", [f"blocks.{layer}.attn.hook_attn_scores" for layer in range(model.cfg.n_layers)]
+    states, largest = [], []
     for ids in prompts:
-        logits, cache = model.run_with_cache(ids[None], names_filter="ln_final.hook_out")
-        found.append((cache["ln_final.hook_out"][0, -1].double(), int(logits[0, -1].argmax())))
-    return found
+        logits, cache = model.run_with_cache(ids[None], names_filter=[y, *names])
+        states.append((cache[y][0, -1].double(), int(logits[0, -1].argmax())))
+        seen = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+        scores = [cache[name][0][:, seen].abs() for name in names]
+        largest.append([float(part[part < torch.finfo(part.dtype).max / 2].max()) for part in scores])
+    return states, largest
 
 
 def plain_states(module: Any, prompts: Sequence[Tensor]) -> States:
@@ -57,18 +61,6 @@ def plain_states(module: Any, prompts: Sequence[Tensor]) -> States:
     for ids in prompts:
         y = module.model(ids[None], use_cache=False).last_hidden_state[0, -1]
         found.append((y.double(), int(module.lm_head(y).argmax())))
-    return found
-
-
-def largest_scores(model: TransformerBridge, prompts: Sequence[Tensor]) -> list[list[float]]:
-    """Of each prompt: in every layer the largest absolute score that a query gives to a key that it sees."""
-    names = [f"blocks.{layer}.attn.hook_attn_scores" for layer in range(model.cfg.n_layers)]
-    found = []
-    for ids in prompts:
-        _, cache = model.run_with_cache(ids[None], names_filter=names)
-        unmasked = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
-        scores = [cache[name][0][:, unmasked].abs() for name in names]
-        found.append([float(part[part < torch.finfo(torch.float32).max / 2].max()) for part in scores])
     return found
 
 
@@ -94,11 +86,10 @@ def noise(name: str, source: str | None = None) -> Cell:
     """
     model = ost.load_model(source or name, dtype="bfloat16", device="cpu")
     prompts = [torch.tensor(prompt.ids) for prompt in prefilled_prompts(model, ost.tasks.task(TASK), ONES, [0])]
-    exact = view_in(model, torch.float32)
-    own = {"float32": own_states(exact, prompts), WIDE: own_states(model, prompts)}
-    own[EAGER] = own_states(view_in(model, torch.bfloat16, eager=True), prompts)
-    scores, word = largest_scores(exact, prompts), model.tokenizer.decode
-    del model, exact
+    exact, scores = own_states(view_in(model, torch.float32), prompts)
+    eager, _ = own_states(view_in(model, torch.bfloat16, eager=True), prompts)
+    own, word = {"float32": exact, WIDE: own_states(model, prompts)[0], EAGER: eager}, model.tokenizer.decode
+    del model
     plain = by_transformers(locate(source or name, None).directory, prompts)
     rows = []
     for at, ones in enumerate(ONES):
