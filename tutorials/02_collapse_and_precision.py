@@ -145,7 +145,7 @@ counts.summary[["dtype", "impossible_from", "impossible_status", "first_error", 
 # ## Finding
 #
 # On the embedded model bfloat16 hides neither ones nor text, 4 bits in the residual stream hide text nearly everywhere,
-# and a window on every layer hides ones in exact arithmetic. On Gemma 3 270M bfloat16 hides one more 1 from 97 ones on
+# and a window on every layer hides ones in exact arithmetic. On Gemma 3 270M bfloat16 hides one more 1 from 107 ones on
 # ([tutorial 1](01_gemma.ipynb)). A range is a fact about this pair, this model and this format: an answer may have been
 # settled long before.
 #
