@@ -23,6 +23,7 @@ from transformers import AutoModelForCausalLM
 import ostools as ost
 from benchmarks.scale import write_page
 from ostools.measure.answers.prefilled import prefilled_prompts
+from ostools.measure.collapse.verdicts import is_hidden
 from ostools.models import view_in
 from ostools.models.files.sources import locate
 from ostools.results import write_atomically
@@ -108,10 +109,23 @@ def noise(name: str, source: str | None = None) -> Cell:
 
 
 def hidden(name: str) -> Cell:
-    """Where each arithmetic hides n ones from n + 1 at y."""
-    result = ost.collapse(ost.load_model(name), PAIRS, lengths=LENGTHS, dtypes=[EAGER, WIDE])
-    at_y: Any = result.verdicts().query("site == 'y'")
-    return {"rows": json.loads(at_y[["dtype", "tried", "hidden", "status"]].to_json(orient="records"))}
+    """Where each arithmetic hides n ones from n + 1 at y; at how many lengths it alone does; its median noise of the pair."""
+    return hidden_in(ost.collapse(ost.load_model(name), PAIRS, lengths=LENGTHS, dtypes=[EAGER, WIDE]))
+
+
+def hidden_in(result: ost.measure.Collapse) -> Cell:
+    """The same of a measured result."""
+    verdicts: Any = result.verdicts().query("site == 'y'").set_index("dtype")
+    at_y: Any = result.frame.query("site == 'y' and norm == 'l2' and per == 'vector'")
+    hides = at_y.assign(hides=is_hidden(at_y["float64_distance"], at_y["pair_noise"], at_y["mean"]))
+    hides = hides.pivot_table(index="length", columns="dtype", values="hides", aggfunc="all")
+    medians = at_y.groupby("dtype")["pair_noise"].median()
+    rows = []
+    for dtype, other in ((EAGER, WIDE), (WIDE, EAGER)):
+        row = {"dtype": dtype, "noise": float(medians[dtype]), "hidden": int(hides[dtype].sum())}
+        row["alone"] = int((hides[dtype] & ~hides[other]).sum())
+        rows.append(row | {"status": verdicts.loc[dtype, "status"]})
+    return {"rows": rows}
 
 
 CELLS: dict[str, tuple[Sequence[str], Callable[[str], Cell]]] = {"noise": (MODELS, noise), "hidden": (SMALL, hidden)}
@@ -162,10 +176,11 @@ def noise_table() -> Iterator[str]:
 
 def hidden_table() -> Iterator[str]:
     """A row a model and an arithmetic."""
-    yield from header("model", "arithmetic", f"hidden, of {len(LENGTHS)} lengths", "where")
+    hides = f"hidden, of {len(LENGTHS)} lengths"
+    yield from header("model", "arithmetic", "median noise of y - y*", hides, "by this one alone", "where")
     for name in SMALL:
         for cell in stored(name, "hidden"):
-            yield row(name, f"`{cell['dtype']}`", cell["hidden"], cell["status"])
+            yield row(name, f"`{cell['dtype']}`", f"{cell['noise']:.3g}", cell["hidden"], cell["alone"], cell["status"])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
