@@ -42,6 +42,9 @@ The package carries three trained models of two of these families: `embedded` (G
 
 *logits*: `=` where they are Hugging Face's eager ones in float32 to the bit; `~` where sums are added in another order, which
 moved them by less than 10^-6 of the largest.
+
+Every family loads in bfloat16 and float16. Attention's scores and softmax are float32 there, as in transformers' sdpa;
+`bfloat16-eager` and `float16-eager` round the scores ([what that changes](findings/attention-arithmetic.md)).
 """
 
 _BELOW = """
@@ -83,6 +86,9 @@ attention are not about them, and the provenance names them, by the configuratio
 of a router of experts is held as it is at the prompt, by the derivative and by the finite differences that check it. The result
 names the token that is nearest to another choice, and every token whose k-th and (k+1)-th score are within rounding of each
 other. So it does for a family with a record.
+
+In bfloat16 and float16 scores and softmax are float32 where transformers lets an attention function be chosen. A model whose
+own code computes its attention (CodeGen, XGLM) is refused there, and runs as `bfloat16-eager`, which is what its code does.
 
 Each row is a tiny random model, float32, by the route that it takes by itself: the largest difference of its logits from
 Hugging Face's own, and the relative differences of finite differences from the measured `full` and `frozen` derivatives (-:

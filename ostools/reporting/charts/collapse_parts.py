@@ -104,6 +104,7 @@ def _layers_panel(cells: Frame, name: str, domain: list[float], colour: str, las
 
 PARTS = {
     "cast": "whole model cast",
+    "eager": "whole model cast, attention's scores rounded",
     "weights": "weights stored, float32 arithmetic",
     "residual": "residual stream stored, float32 arithmetic",
     "kv": "keys and values stored, float32 arithmetic",

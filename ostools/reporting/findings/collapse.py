@@ -239,7 +239,9 @@ def _dtype(pair_rows: Frame, dtype: str, verdict: CurveVerdict | None) -> str:
         return overflow_sentence([dtype])
     steps = float(rows[rows["length"] >= rows["length"].quantile(0.75)]["ulps"].median())
     stored, _, part = dtype.partition("-")
-    unit = f"steps that {stored} would have at the size of y (y itself is float32)" if part else "representable steps"
+    unit = "representable steps"
+    if part not in ("", "eager"):
+        unit = f"steps that {stored} would have at the size of y (y itself is float32)"
     end = f"over the last quarter of the lengths the median of the measured distance is {number(steps)} {unit}"
     return f"In {dtype} {end}." if verdict is None else f"In {dtype} the pair is {verdict.words}; {end}."
 

@@ -12,7 +12,7 @@ import pytest
 
 from ostools.ground.errors import InputError
 from ostools.reporting.charts.collapse import collapse_chart
-from ostools.reporting.charts.collapse_parts import precision_chart
+from ostools.reporting.charts.collapse_parts import PARTS, precision_chart
 from ostools.reporting.charts.tokens import bounds_chart, comparison_chart, sensitivity_chart
 from ostools.reporting.style import theme
 from ostools.reporting.style.axes import ZERO_NOTE
@@ -150,3 +150,11 @@ def test_precisions_have_the_distance_of_the_weights_that_they_store_and_their_r
     assert "Which part" not in words_of(made_collapse(lambda n: 1.0, lengths=[1, 2]).plot())
     with pytest.raises(InputError, match="needs rows of site 'why'"):
         precision_chart(result, "why")
+
+
+def test_an_eager_dtype_has_a_panel_of_its_own_and_its_own_steps() -> None:
+    result = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.1, "bfloat16-eager": 0.2}, lengths=range(1, 41))
+    panels = {row["panel"] for row in rows_of(precision_chart(result), "panel")}
+    assert panels == {PARTS["cast"], PARTS["eager"]}
+    said = [sentence for sentence in result.findings() if sentence.startswith("In bfloat16")]
+    assert [sentence.endswith(" representable steps.") for sentence in said] == [True, True]
