@@ -111,12 +111,14 @@ verdicts = study.verdicts.set_index("mitigation")
 for sentence in verdicts["sentence"]:
     print("-", sentence)
 assert list(verdicts["answers"]) == ["not decided", "not decided", "hurts"]
-assert list(verdicts["collapse"]) == ["not decided", "not decided", "smaller"]
+assert list(verdicts["collapse"]) == ["not decided", "no measurable effect", "smaller"]
 verdicts[["answers", "collapse", "log_probability"]]
 
 # %% [markdown]
-# - Of **the comma** and **the missing sink** nothing is decided here. All counts are right without them, so nothing could be
-#   gained, and nine questions leave room for much. Choose a task with room, and more questions.
+# - Of **the comma** nothing is decided here. All counts are right without it, so nothing could be gained, and nine questions
+#   leave room for much. Choose a task with room, and more questions.
+# - **The missing sink** has no measurable effect on the distance of n and n + 1, or on the right line. Of the answers nothing
+#   is decided.
 # - **The window** destroys every answer, and brings n and n + 1 closer together.
 #
 # What the same mitigations do on two real models stands in `docs/findings/mitigations.md`. To give yours a name on the
