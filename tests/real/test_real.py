@@ -12,7 +12,7 @@ from torch import Tensor
 
 import ostools as ost
 from ostools.measure.answers.answers import answers
-from ostools.models import encode
+from ostools.models import encode, view_in
 from ostools.models.precision.scores import attention_of, reference_attention
 from tests.real.conftest import Real
 
@@ -68,20 +68,29 @@ def test_the_bridges_own_methods_are_transformers_on_the_tokenizers_own_ids(real
             assert model.to_tokens(text, prepend_bos=bos).tolist() == [encode(model, text, bos=bos).ids.tolist()]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bfloat16-eager"])
+@pytest.mark.parametrize("eager", [False, True])
+def test_y_in_bfloat16_is_that_of_transformers(real: Real, eager: bool) -> None:
+    """To the bit: with its eager attention, and with that in float32 between queries and what attention gives."""
+    ids, plain = encode(real.model, TEXT).ids, real.plain(torch.bfloat16)
+    with attention_of(plain, reference_attention(plain, eager)):
+        expected = _last(plain, ids)
+    with torch.no_grad():
+        _, cache = view_in(real.model, torch.bfloat16, eager=eager).run_with_cache(ids[None])
+    assert torch.equal(cache["ln_final.hook_out"][0, -1], expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16-eager"])
 def test_distances_are_those_of_a_loop_of_two_passes(real: Real, dtype: str) -> None:
     """In eager bfloat16 of the same y, to the bit: only the distance's own sum is rounded. In float32 sums go in any order."""
     lengths = [1, 5, 12]
     found = ost.collapse(real.model, "figure-5a", lengths=lengths, dtypes=[dtype])
-    plain = real.plain(getattr(torch, dtype.removesuffix("-eager")))
-    task, implementation = ost.tasks.FIGURE_5["figure-5a"](), reference_attention(plain, dtype.endswith("-eager"))
+    plain, task = real.plain(getattr(torch, dtype.removesuffix("-eager"))), ost.tasks.FIGURE_5["figure-5a"]()
     for length in lengths:
         ids = encode(real.model, task.text(length)).ids
-        with attention_of(plain, implementation):
-            y, y_more = (_last(plain, part) for part in (ids, torch.cat([ids, ids[-1:]])))
+        y, y_more = (_last(plain, part) for part in (ids, torch.cat([ids, ids[-1:]])))
         rows: Any = found.frame.query("length == @length and site == 'y' and norm == 'l2' and per == 'vector'")
         expected = float((y.double() - y_more.double()).norm())
-        within = {"float32": 1e-6, "bfloat16": 2**-9, "bfloat16-eager": 1e-8}[dtype] * float(y.norm())
+        within = 1e-6 * float(y.norm()) if dtype == "float32" else 1e-6 * expected
         assert rows["mean"].tolist() == pytest.approx([expected], abs=within)
 
 
