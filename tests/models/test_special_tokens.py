@@ -174,7 +174,9 @@ def test_collapse_has_the_prompts_that_encode_makes(bos: bool | None) -> None:
     """Of a tokenizer that adds BOS and EOS, and of one that adds neither."""
     for name in ("appends EOS", "smollm2"):
         model = _model(name)
-        found = ost.collapse(model, prompt=TEXT, item=" the", lengths=[2], dtypes=["float32"], bos=bos)
+        found = ost.collapse(
+            model, ost.tasks.RepeatTask("prompt", TEXT, " the", "text"), lengths=[2], dtypes=["float32"], bos=bos
+        )
         ids = tuple(ost.encode(model, f"{TEXT} the the the", bos=bos).ids.tolist())
         assert found.provenance.token_ids == ids
         assert found.provenance.parameters["bos"] is bos
