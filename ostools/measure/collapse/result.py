@@ -162,7 +162,15 @@ class Collapse(
 
 
 def next_tokens(result: Collapse) -> list[tuple[int, int, str]]:
-    """Items, seed and likeliest next token of each v, in the first dtype that was measured."""
+    """Items, seed and likeliest next token of each v, in the first dtype that was measured.
+
+    Raises `InputError` for a result that was stored before tasks had positions: where it was measured is not known.
+    """
+    if "next_token" not in result.frame:
+        raise InputError(
+            "expected distances with the next token where they were measured, found none: an earlier ostools stored them, whose "
+            "bfloat16 rounded attention's scores; measure them again"
+        )
     tokens = result.measured()[["dtype", "length", "seed", "next_token"]].dropna().drop_duplicates()
     first = tokens[tokens["dtype"] == tokens["dtype"].iloc[0]] if len(tokens) else tokens
     return list(first[["length", "seed", "next_token"]].itertuples(index=False, name=None))
