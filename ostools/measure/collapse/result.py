@@ -168,8 +168,8 @@ def next_tokens(result: Collapse) -> list[tuple[int, int, str]]:
     """
     if "next_token" not in result.frame:
         raise InputError(
-            "expected distances with the next token where they were measured, found none: an earlier ostools stored them, whose "
-            "bfloat16 rounded attention's scores; measure them again"
+            "expected distances with the next token where they were measured, found none: an earlier ostools stored them, "
+            "whose bfloat16 rounded attention's scores; measure them again"
         )
     tokens = result.measured()[["dtype", "length", "seed", "next_token"]].dropna().drop_duplicates()
     first = tokens[tokens["dtype"] == tokens["dtype"].iloc[0]] if len(tokens) else tokens
