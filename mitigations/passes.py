@@ -234,3 +234,14 @@ class Upcast(Mitigation):
 
         dtypes = {parameter.dtype for parameter in model.parameters()}
         return hooks.upcast(model, self.parts) if dtypes & set(hooks.SIXTEEN_BITS) else nullcontext()
+
+    def verify(self, record: Mapping[str, Any]) -> None:
+        """Raise `MitigationError` if attention is upcast and a pattern is in 16 bits (of a model that rounds its scores)."""
+        import hooks
+        from mitigations import invariants
+
+        for layer, pattern, _ in invariants.layers_of(record, "Upcast"):
+            if "attention" in self.parts and pattern.dtype in hooks.SIXTEEN_BITS:
+                raise MitigationError(
+                    f"Upcast: expected attention in float32, found a pattern of {pattern.dtype} in layer {layer}"
+                )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-_COMMON: dict[str, Any] = {
+COMMON: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -139,8 +139,8 @@ GENERIC: dict[str, dict[str, Any]] = {
 def generic_model(kind: str, seed: int = 1) -> PreTrainedModel:
     """A random Hugging Face model of that type, in float32 and eval mode, with weights that are no constants."""
     torch.manual_seed(seed)
-    own = {} if "n_embd" in GENERIC[kind] else _COMMON
-    tokens = {name: _COMMON[name] for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")}
+    own = {} if "n_embd" in GENERIC[kind] else COMMON
+    tokens = {name: COMMON[name] for name in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")}
     config = AutoConfig.for_model(kind, **{**own, **tokens, **GENERIC[kind]})
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().requires_grad_(False)
     for weight in model.parameters():

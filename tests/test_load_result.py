@@ -15,6 +15,7 @@ import torch
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.results import Result
+from tests.checkpoints import tiny_model
 from tests.reporting.every import EVERY
 from tests.sets import quick
 
@@ -100,3 +101,20 @@ def test_what_is_no_file_of_a_result_is_refused_in_one_line(tmp_path: Path) -> N
         with pytest.raises(InputError) as refused:
             ost.load_result(tmp_path / name)
         assert "\n" not in str(refused.value)
+
+
+def test_16_bit_numbers_of_before_scores_were_float32_are_refused(tmp_path: Path) -> None:
+    """Today's names would take them for those of another arithmetic."""
+    pairs = ost.collapse(tiny_model("llama"), "figure-5a", lengths=[2], dtypes=["float32", "bfloat16"])
+    wide = ost.collapse(tiny_model("llama"), "figure-5a", lengths=[2], dtypes=["float32"])
+    for result, refused in ((pairs, True), (wide, False)):
+        arithmetic = {
+            name: value for name, value in result.provenance.arithmetic.items() if name != "scores_in_16_bits"
+        }
+        old = dataclasses.replace(result, provenance=dataclasses.replace(result.provenance, arithmetic=arithmetic))
+        old.save(tmp_path / "old.parquet")
+        if not refused:
+            ost.load_result(tmp_path / "old.parquet")
+            continue
+        with pytest.raises(InputError, match="found a result of an earlier ostools, which rounded"):
+            ost.load_result(tmp_path / "old.parquet")

@@ -133,4 +133,5 @@ def test_provenance_of_a_model_is_plain_json() -> None:
         "threads": torch.get_num_threads(),
         "kernels": torch.backends.cpu.get_cpu_capability(),
         "agrees_within": AGREES_WITHIN,
+        "scores_in_16_bits": "float32",
     }

@@ -57,11 +57,13 @@ def _versions() -> dict[str, str]:
 
 
 def _arithmetic() -> dict[str, Any]:
-    """In which order torch adds here: by how many threads, and by which of its CPU kernels."""
+    """In which order torch adds here: by how many threads, and by which of its CPU kernels. And attention's scores in 16 bits,
+    where the dtype's name has no "-eager"."""
     import torch
 
     kernels = torch.backends.cpu.get_cpu_capability()
-    return {"threads": torch.get_num_threads(), "kernels": kernels, "agrees_within": AGREES_WITHIN}
+    order = {"threads": torch.get_num_threads(), "kernels": kernels, "agrees_within": AGREES_WITHIN}
+    return order | {"scores_in_16_bits": "float32"}
 
 
 @dataclass(frozen=True)
@@ -231,6 +233,7 @@ def load_result(path: str | Path) -> Result:
     try:
         read = _read_parquet if source.suffix.lower() == ".parquet" else _read_json
         frame, provenance, stored = read(source)
+        _refuse_rounded_scores(frame, provenance)
         return _built(stored["class"], {**decoded_fields(stored, frame, _built), "provenance": provenance})
     except (InputError, OSError, MemoryError) as error:
         raise InputError(f"{source}: {' '.join(str(error).split())[:200]}") from None
@@ -239,6 +242,18 @@ def load_result(path: str | Path) -> Result:
         raise InputError(
             f"{source}: expected a result as Result.save writes it, found another file ({reason})"
         ) from None
+
+
+def _refuse_rounded_scores(frame: pd.DataFrame, provenance: Mapping[str, Any]) -> None:
+    """`InputError` for 16-bit numbers from before their scores were float32, which today's names would take for others."""
+    if "scores_in_16_bits" in provenance.get("arithmetic", {}):
+        return
+    dtypes = {str(provenance.get("model", {}).get("dtype")), *(frame["dtype"].astype(str) if "dtype" in frame else ())}
+    if narrow := sorted(dtypes & {"bfloat16", "float16"}):
+        raise InputError(
+            f"expected {narrow[0]} with attention's scores in float32, found a result of an earlier ostools, which rounded "
+            f"them (today's '{narrow[0]}-eager'): measure it again"
+        )
 
 
 def _read_parquet(source: Path) -> tuple[pd.DataFrame, Any, Any]:

@@ -30,6 +30,7 @@ from mitigations import (
     mitigation,
     running,
 )
+from ostools.models import view_in
 from tests.checkpoints import TWO_FAMILIES, Family, make_model, tiny_model
 
 Tokens = Int[Tensor, "batch pos"]
@@ -299,3 +300,23 @@ def test_parts_stand_in_one_order_and_are_written_as_a_spec() -> None:
     assert mitigation("upcast") == Upcast() == Upcast(UPCAST_PARTS)
     assert mitigation("upcast:parts=residual+norms") == Upcast(("norms", "residual"))
     assert mitigation(label(Upcast(("residual",)))) == Upcast(("residual",))
+
+
+@dataclass(frozen=True)
+class Idle(Upcast):
+    """Says that it upcasts, and upcasts something else."""
+
+    @contextmanager
+    def hooks(self, model: TransformerBridge) -> Iterator[None]:
+        with hooks.upcast(model, ["mlp"]):
+            yield
+
+
+def test_one_that_leaves_attention_in_16_bits_is_caught() -> None:
+    """Of a model that rounds its scores: the patterns of another are float32 anyway."""
+    model = view_in(tiny_model("llama", seed=1), torch.bfloat16, eager=True)
+    with running(model, Idle(("mlp",))):
+        model(TOKENS)
+    refusal = r"Upcast: expected attention in float32, found a pattern of torch\.bfloat16 in layer 0"
+    with pytest.raises(MitigationError, match=refusal), running(model, Idle(("attention",))):
+        model(TOKENS)

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+)
 from transformers.masking_utils import eager_mask
 
 import hooks
@@ -25,6 +31,7 @@ from ostools.models.precision.casting import view_in
 from ostools.models.precision.scores import own_attention
 from tests.checkpoints import FAMILIES, Family, make_model, tiny_model, write_checkpoint
 from tests.families import NOT_EAGER, OTHERS
+from tests.generic_models import COMMON, GENERIC
 from tests.sets import quick
 
 IDS = torch.randint(6, 262, (1, 40), generator=torch.Generator().manual_seed(7))
@@ -214,3 +221,37 @@ def test_the_arithmetic_stands_in_the_provenance(tmp_path: Path) -> None:
 def test_eager_is_refused_where_it_is_not_written_again(family: Family, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected attention with its scores in float32 for"):
         load_model(write_checkpoint(tmp_path, family), dtype="bfloat16-eager")
+
+
+def test_attention_that_asks_for_its_own_name_is_refused(tmp_path: Path) -> None:
+    """DeepSeek 3.2 leaves its selection of keys to functions of other names; in bfloat16 it was dense without a word."""
+    sizes = GENERIC["deepseek_v3"] | {"index_topk": 4, "index_head_dim": 16, "index_n_heads": 2}
+    config = AutoConfig.for_model("deepseek_v32", **COMMON | sizes)
+    own = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().requires_grad_(False)
+    own.save_pretrained(tmp_path)
+    with pytest.raises(
+        InputError, match="whose own code computes it: ask for float32, or for 'bfloat16-eager', as it is"
+    ):
+        load_model(tmp_path, dtype="bfloat16")
+    with pytest.raises(InputError, match="whose own code computes it"):
+        view_in(load_model(tmp_path), torch.bfloat16)
+    load_model(tmp_path, dtype="bfloat16-eager")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bfloat16-eager"])
+def test_a_bridge_that_computes_something_else_is_not_adopted(dtype: str, tmp_path: Path) -> None:
+    model = load_model(write_checkpoint(tmp_path, "llama"), dtype=dtype)
+    mlp = model.blocks[0].mlp.original_component
+    forward = mlp.forward
+    mlp.forward = lambda *args: 3 * forward(*args)
+    with pytest.raises(InputError, match="hooked model's logits"):
+        ost.adopt(model, tokenizer=model.tokenizer)  # pyright: ignore[reportArgumentType]
+
+
+def test_sdpa_that_another_function_replaces_answers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(write_checkpoint(tmp_path, "llama"), dtype="bfloat16")
+    prompt = ost.Prompt.from_ids(model, IDS[0, :5].tolist())
+    answers(model, [prompt], max_new_tokens=2)
+    monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", _in_float32)
+    with pytest.raises(InputError, match="expected attention that is transformers' own"):
+        answers(model, [prompt], max_new_tokens=2)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -185,8 +187,18 @@ def generic_bridge(module: PreTrainedModel, architecture: str, probe: Int[Tensor
     bridge.eval().requires_grad_(False)
     _prove(bridge, probe, plain, name)
     bridge.unknown = look_inside(bridge, probe)
-    bridge.asks_interface = module._can_set_attn_implementation() or bool(_without_softmax(bridge))
+    by_interface = module._can_set_attn_implementation() or bool(_without_softmax(bridge))
+    bridge.asks_interface = by_interface and not _asks_for_names(module)
     return bridge
+
+
+def _asks_for_names(module: PreTrainedModel) -> bool:
+    """Whether the model's code computes otherwise by the name of its attention: DeepSeek 3.2's leaves its selection of keys to
+    functions of other names than "eager" and "sdpa", which would have to know it."""
+    return (
+        re.search(r"_attn_implementation (not )?in \(", inspect.getsource(sys.modules[type(module).__module__]))
+        is not None
+    )
 
 
 def _prove(

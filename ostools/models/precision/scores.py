@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ from hooks.precision import SIXTEEN_BITS, cast_mask
 from hooks.sites import is_closed
 from ostools.ground.errors import InputError, unknown_name
 from ostools.models.families import Family
+from ostools.models.files.functions import require_own_functions
 from ostools.theory.distances import DTYPES
 
 ARITHMETICS: dict[str, tuple[torch.dtype, bool]] = {name: (dtype, False) for name, dtype in DTYPES.items()} | {
@@ -252,6 +253,7 @@ def own_attention(model: TransformerBridge) -> Iterator[None]:
     if is_hooked or not attentions or not all(getattr(each, "has_own", False) and each.narrow for each in attentions):
         yield
         return
+    require_own_functions(cast(Any, model.original_model), str(model.cfg.model_name))  # "sdpa" may be registered anew
     with _own(model, attentions):
         yield
 

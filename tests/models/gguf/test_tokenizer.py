@@ -97,6 +97,7 @@ _PUBLISHED = ("llama-bpe", "tekken", "qwen2", "gpt-2", "command-r", "smollm", "b
         ),
         ({"tokens": ["a", "b", "a"]}, r"an id for each token of tiny.gguf, found 'a' twice"),
         ({"merges": ["q z"]}, r"merges of tokens in tiny.gguf, found 'q z', which is of none"),
+        ({"token_type": [1, 1]}, r"a type for each of \d+ tokens in tokenizer.ggml.token_type, found 2: convert"),
         ({"model": "t5"}, r"tokenizer.ggml.model gpt2 or llama in tiny.gguf, found 't5'"),
         ({"pre": "default"}, r"tokenizer.ggml.pre in tiny.gguf, .* found default: add it with `gguf-new-metadata"),
     ],

@@ -188,6 +188,11 @@ def _add_tokens(tokenizer: Tokenizer, tokens: Sequence[str], settings: Mapping[s
     `strip_right`: Phi-3's swallow the blanks behind them, which the file does not say and llama.cpp knows by the model's name.
     """
     types: Sequence[int] = settings.get("token_type", [])
+    if len(types) != len(tokens):  # control tokens would be read as text
+        raise InputError(
+            f"expected a type for each of {len(tokens)} tokens in tokenizer.ggml.token_type, found {len(types)}: convert the "
+            "checkpoint again with llama.cpp's convert_hf_to_gguf.py"
+        )
     known = tokenizer.get_vocab()
     added = [
         AddedToken(
@@ -196,7 +201,7 @@ def _add_tokens(tokenizer: Tokenizer, tokens: Sequence[str], settings: Mapping[s
             special=kind != _USER_DEFINED,
             rstrip=strip_right and token not in _NO_RIGHT_STRIP,
         )
-        for token, kind in zip(tokens, types, strict=False)
+        for token, kind in zip(tokens, types, strict=True)
         if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED) and token in known
     ]
     tokenizer.add_tokens(added)
