@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.stats import beta, binom
+from scipy.special import bdtr, betainc, betaincc, betaincinv
 
 from ostools.ground.errors import InputError
 from ostools.theory.statistics.intervals import IntervalEnds
@@ -53,7 +53,7 @@ def mcnemar(gained: int, lost: int) -> float:
     Psychometrika 12.
     """
     _require_counts("mcnemar", gained, lost, max(gained + lost, 1))
-    return min(1.0, 2 * float(binom.cdf(min(gained, lost), gained + lost, 0.5)))
+    return min(1.0, 2 * float(bdtr(min(gained, lost), gained + lost, 0.5)))
 
 
 def _require_counts(caller: str, gained: int, lost: int, questions: int) -> None:
@@ -67,22 +67,22 @@ def _require_counts(caller: str, gained: int, lost: int, questions: int) -> None
 def _lower(gained: int, lost: int, questions: int, tail: float) -> float:
     differ = gained + lost
     if gained == 0:  # T is 0: minus Clopper and Pearson's upper end of q
-        return -1.0 if differ == questions else -float(beta.ppf(1 - tail, differ + 1, questions - differ))
-    half = float(beta.cdf(0.5, gained, lost + 1))  # P(T <= 1/2), McNemar's one-sided p
+        return -1.0 if differ == questions else -float(betaincinv(differ + 1, questions - differ, 1 - tail))
+    half = float(betainc(gained, lost + 1, 0.5))  # P(T <= 1/2), McNemar's one-sided p
     positive = half <= tail
     if differ == questions and not positive:  # Q is 1
-        return 2 * float(beta.ppf(tail, gained, lost + 1)) - 1
+        return 2 * float(betaincinv(gained, lost + 1, tail)) - 1
     first, last = (half, 1.0) if positive else (0.0, half)
     places = first + (last - first) * (_NODES + 1) / 2
     weights = (last - first) * _WEIGHTS / 2
-    sides = np.abs(2 * beta.ppf(places, gained, lost + 1) - 1)
+    sides = np.abs(2 * betaincinv(gained, lost + 1, places) - 1)
 
     def excess(size: float) -> float:
         """P(Q (2 T - 1) <= end) - tail, of the end of that size on its side of 0."""
         share = np.minimum(size / np.maximum(sides, 1e-300), 1.0)
         if positive:
-            return half + float(weights @ beta.cdf(share, differ, questions - differ + 1)) - tail
-        return float(weights @ beta.sf(share, differ + 1, questions - differ)) - tail
+            return half + float(weights @ betainc(differ, questions - differ + 1, share)) - tail
+        return float(weights @ betaincc(differ + 1, questions - differ, share)) - tail
 
     size = float(brentq(excess, 0.0, 1.0, xtol=1e-13))  # pyright: ignore[reportArgumentType]
     return size if positive else -size

@@ -268,8 +268,8 @@ def test_every_task_of_a_list_is_as_it_is_alone() -> None:
 def test_no_copy_of_the_model_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[weakref.ref[Any]] = []
 
-    def remembering(model: TransformerBridge, dtype: torch.dtype) -> TransformerBridge:
-        copy = view_in(model, dtype)
+    def remembering(model: TransformerBridge, dtype: torch.dtype, *, eager: bool) -> TransformerBridge:
+        copy = view_in(model, dtype, eager=eager)
         copies.append(weakref.ref(copy.blocks[0].mlp))
         return copy
 

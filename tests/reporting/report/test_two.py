@@ -30,9 +30,8 @@ def provenance(name: str) -> Provenance:
     model: Any = PROVENANCE.model
     shape = ("n_parameters", "n_layers", "d_model", "n_heads", "n_key_value_heads", "d_vocab")
     described = {"revision": None, "architecture": "made", "device": "cpu", "attention_implementation": "eager"}
-    return replace(
-        PROVENANCE, model={**model, **dict.fromkeys(shape, 1), **described, "name": name, "weight_hash": name}
-    )
+    names = {"name": name, "weight_hash": f"hash of {name.rpartition('/')[2]}"}
+    return replace(PROVENANCE, model={**model, **dict.fromkeys(shape, 1), **described, **names})
 
 
 NORMS = made_sensitivity({"full": (1.0, 2.0, 6.0)})
