@@ -64,7 +64,7 @@ class Row:
 def works() -> dict[str, Work]:
     """What people ask for, in the order of the page."""
     form, answer = tasks.task("figure-5a", tasks.CollapseTask), LongestPrompt(200, answer=8)
-    pos = Unloaded(locate(None, None), torch.bfloat16, "cpu").longest(form, range(1, 513), task=True).tokens
+    pos = Unloaded(locate(None, None), torch.bfloat16, "cpu").longest(form, range(1, 513)).tokens
 
     def sensitivity(pos: int, names: tuple[str, ...], method: str) -> Work:
         return lambda shape, limit: sensitivity_bytes(shape, pos, names, method=method, max_memory=limit)
