@@ -266,9 +266,9 @@ def _refuse(message: str) -> int:
 def spin_briefly() -> None:
     """Let a thread that waits for another sleep soon, unless the user has said how threads wait.
 
-    Two threads that wait for each other spin: a report that takes 15 minutes on idle cores took 88 beside one other job. A
-    thousand turns are some microseconds (docs/scale.md has the times). libgomp, which torch brings, reads this when it is
-    loaded: https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
+    Threads that wait for each other spin, which takes a busy machine's cores from both (docs/scale.md has the times). libgomp,
+    which torch brings, reads this when it is loaded:
+    https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
     """
     if not WAITING & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = SPIN
