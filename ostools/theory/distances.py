@@ -35,14 +35,6 @@ DTYPES: dict[str, torch.dtype] = {str(dtype).removeprefix("torch."): dtype for d
 """The dtypes by name."""
 
 
-def dtype_named(name: str | torch.dtype) -> torch.dtype:
-    """The dtype of that name (also "torch.bfloat16", or itself); an unknown one raises `InputError` with the nearest."""
-    dtype_name = str(name).removeprefix("torch.")
-    if dtype_name not in DTYPES:
-        raise unknown_name("dtype", dtype_name, DTYPES)
-    return DTYPES[dtype_name]
-
-
 def vector_norm(x: Vectors, norm: str) -> Scalars:
     """||x||_p along the last axis: p = 1, 2 or infinity for "l1", "l2", "linf"."""
     if norm not in _ORDERS:

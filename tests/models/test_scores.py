@@ -28,7 +28,8 @@ from ostools.models import describe, load_model
 from ostools.models.families import family_of_config
 from ostools.models.load import wrapped
 from ostools.models.precision.casting import view_in
-from ostools.models.precision.scores import own_attention
+from ostools.models.precision.scores import ARITHMETICS, arithmetic_named, own_attention
+from ostools.theory.distances import DTYPES
 from tests.checkpoints import FAMILIES, Family, make_model, tiny_model, write_checkpoint
 from tests.families import NOT_EAGER, OTHERS
 from tests.generic_models import COMMON, GENERIC
@@ -152,7 +153,7 @@ def test_own_attention_is_sdpa_to_the_bit_or_nothing(family: Family) -> None:
         plain = bridge(IDS)
         with own_attention(bridge):
             inside = bridge(IDS)
-        if bridge.blocks[0].attn.has_own:
+        if bridge.blocks[0].attn.can_delegate:
             with _by(own, "sdpa"):
                 plain = own(IDS, use_cache=False).logits
         assert torch.equal(inside, plain)
@@ -168,7 +169,7 @@ def test_own_attention_gives_way_to_hooks_and_to_other_dtypes() -> None:
             assert torch.equal(bridge(IDS), expected)
     wide = _bridge(_large("llama", torch.float32))
     with torch.no_grad(), own_attention(wide):
-        assert not wide.blocks[0].attn.own
+        assert not wide.blocks[0].attn.delegates
 
 
 def test_answers_in_bfloat16_are_transformers_own(tmp_path: Path) -> None:
@@ -255,3 +256,11 @@ def test_sdpa_that_another_function_replaces_answers_nothing(tmp_path: Path, mon
     monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", _in_float32)
     with pytest.raises(InputError, match="expected attention that is transformers' own"):
         answers(model, [prompt], max_new_tokens=2)
+
+
+def test_a_dtype_has_one_name() -> None:
+    assert {name: arithmetic_named(f"torch.{name}") for name in ARITHMETICS} == ARITHMETICS
+    assert {name: arithmetic_named(f"torch.{name}")[0] for name in DTYPES} == DTYPES
+    assert arithmetic_named(torch.bfloat16) == (torch.bfloat16, False)
+    with pytest.raises(InputError, match="unknown dtype 'bfloat15': did you mean 'bfloat16'"):
+        arithmetic_named("bfloat15")

@@ -15,7 +15,6 @@ from ostools.theory.distances import (
     DTYPES,
     IN_A_ROW,
     distance,
-    dtype_named,
     head_chunks,
     hidden_ranges,
     proof_variation,
@@ -144,10 +143,3 @@ def test_the_proofs_variation_by_hand() -> None:
     assert (float(delta), float(self_weight)) == (0.625, 0.625)
     assert float(divergence) == pytest.approx(1.5 * math.log(2.0), abs=1e-15)
     assert float(total_variation(alpha, alpha_star)) == float(delta + self_weight)
-
-
-def test_a_dtype_has_one_name() -> None:
-    assert {name: dtype_named(f"torch.{name}") for name in DTYPES} == DTYPES
-    assert dtype_named(torch.bfloat16) is torch.bfloat16
-    with pytest.raises(InputError, match="unknown dtype 'bfloat15': did you mean 'bfloat16'"):
-        dtype_named("bfloat15")

@@ -96,13 +96,13 @@ def put_scores(model: TransformerBridge, eager: bool) -> None:
 class Float32Scores(AttentionBridge):
     """Goes before a class of TransformerLens' attention, of which it widens what enters the scores and rounds z.
 
-    `eager`: nothing of that. `own`: Hugging Face's module computes, as it would without TransformerLens, and no hook inside it
-    is called (`own_attention`); `has_own`: that has been seen to give the same model.
+    `eager`: nothing of that. `delegates`: Hugging Face's module computes, as it would without TransformerLens, and no hook
+    inside it is called (`own_attention`). `can_delegate`: that has been seen to give the same model.
     """
 
     eager = False
-    own = False
-    has_own = False
+    delegates = False
+    can_delegate = False
 
     @property
     def narrow(self) -> torch.dtype | None:
@@ -115,7 +115,7 @@ class Float32Scores(AttentionBridge):
         return x if self.narrow is None else x.to(self.narrow).float()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self.own:
+        if self.delegates:
             module: Any = self.original_component
             return module(*args, **kwargs)
         if self.narrow is not None:
@@ -136,8 +136,8 @@ class _Joint(Float32Scores):
     """Of one weight for q, k and v, without a rotation."""
 
     def _reshape_qkv_to_heads(self, q: Tensor, k: Tensor, v: Tensor, *counts: Any) -> Any:
-        q, *others = super()._reshape_qkv_to_heads(q, k, v, *counts)
-        return self.widened(q), *others
+        q, *keys_values_sizes = super()._reshape_qkv_to_heads(q, k, v, *counts)
+        return self.widened(q), *keys_values_sizes
 
     def _reshape_attn_output(self, attn_output: Tensor, *sizes: int) -> Tensor:
         z = super()._reshape_attn_output(attn_output, *sizes)
@@ -237,7 +237,7 @@ def find_own_attention(model: TransformerBridge, expected: Tensor | None, run: C
     except (RuntimeError, TypeError, AttributeError):
         same = False
     for attention in attentions:
-        attention.has_own = same
+        attention.can_delegate = same
 
 
 @contextmanager
@@ -250,7 +250,11 @@ def own_attention(model: TransformerBridge) -> Iterator[None]:
     is_hooked = hooks.active_edits(model) or any(
         part.fwd_hooks for each in attentions for part in each.modules() if isinstance(part, HookPoint)
     )
-    if is_hooked or not attentions or not all(getattr(each, "has_own", False) and each.narrow for each in attentions):
+    if (
+        is_hooked
+        or not attentions
+        or not all(getattr(each, "can_delegate", False) and each.narrow for each in attentions)
+    ):
         yield
         return
     require_own_functions(cast(Any, model.original_model), str(model.cfg.model_name))  # "sdpa" may be registered anew
@@ -263,8 +267,8 @@ def _own(model: TransformerBridge, attentions: list[Any]) -> Iterator[None]:
     with attention_of(model.original_model, "sdpa"):
         try:
             for attention in attentions:
-                attention.own = True
+                attention.delegates = True
             yield
         finally:
             for attention in attentions:
-                attention.own = False
+                attention.delegates = False
