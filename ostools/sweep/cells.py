@@ -10,7 +10,7 @@ import itertools
 import json
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -18,7 +18,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import hooks
 import mitigations
 from mitigations.named import NONE
 from ostools import tasks
@@ -29,10 +28,17 @@ from ostools.sweep.measurements import MEASUREMENTS
 from ostools.sweep.sweep_file import Sweep, form_of
 from ostools.tasks import CollapseTask, Task
 
-_DEFINING = ("ground", "theory", "models", "tasks", "measure", "results", "sweep/measurements.py")
-"""The parts of ostools that decide a number. They hold forecasts too, in the same files. Reporting, the command line and
-experiments do not decide a number."""
-_VERSIONS = ("torch", "transformers", "transformer-lens", "tokenizers", "numpy", "scipy", "scikit-learn", "statsmodels")
+_VERSIONS = (
+    "oversquashing-tools",
+    "torch",
+    "transformers",
+    "transformer-lens",
+    "tokenizers",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "statsmodels",
+)
 _OWN_PACKAGES = {
     "hooks",
     "mitigations",
@@ -203,24 +209,9 @@ _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 
 @cache
-def code_version(*more_rooms: str) -> str:
-    """The hash of the source that defines numbers (hooks, mitigations, ostools' rooms) and of the versions beneath it.
+def code_version() -> str:
+    """The hash of the versions of this package, of what it computes with, and of Python.
 
-    more_rooms: of ostools, that decide what is asked, such as "experiments".
+    Who changes a number of this package between two versions takes a new directory.
     """
-    versions = {name: version(name) for name in _VERSIONS}
-    source = _source_hashes((*_DEFINING, *more_rooms))
-    return digest({"source": source, "versions": versions, "python": platform.python_version()})
-
-
-def _source_hashes(rooms: tuple[str, ...]) -> Mapping[str, str]:
-    """Hash of each source file of hooks, mitigations and the rooms of ostools; a room is a folder or a file."""
-    packages = [Path(str(package.__file__)).parent for package in (hooks, mitigations)]
-    home = Path(__file__).parents[1]
-    hash_by_file: dict[str, str] = {}
-    for root in (*packages, *(home / name for name in rooms)):
-        files = [root] if root.is_file() else sorted(root.rglob("*.py"))
-        if not files:
-            raise FileNotFoundError(f"no source at {root}, which decides numbers")
-        hash_by_file |= {file.relative_to(root.parent).as_posix(): _file_hash(file) for file in files}
-    return hash_by_file
+    return digest({"python": platform.python_version(), **{name: version(name) for name in _VERSIONS}})

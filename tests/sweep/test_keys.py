@@ -1,4 +1,4 @@
-"""What a key hashes, found from the imports and not from a list; and that what is renamed into place is on disk before."""
+"""What a key hashes; and that what is renamed into place is on disk before."""
 
 from __future__ import annotations
 
@@ -9,95 +9,9 @@ from typing import Any
 
 import pytest
 
-import hooks
-import mitigations
-from ostools.ground.records import records
 from ostools.models.files.sources import locate
-from ostools.reporting.reproduction.reproduce import _MEASURING
 from ostools.sweep import cells, run, sweep_of
-from scripts import house
 from tests.sweep.test_faults import SWEEP, Quick
-
-ROOT = Path(house.ROOT)
-
-
-def defining() -> set[Path]:
-    """The files of every module that a measurement of a sweep reaches, with the `__init__` of the packages that it is in.
-
-    Not what the `__init__` of ostools and of its `sweep` reach: they hand on everything, and are run by no measurement.
-    """
-    files = house.modules()
-    found = house.imports()
-    seen: set[str] = set()
-    swept = [record.sweep.partition(":")[0] for record in records().values() if record.sweep]
-    wanted = ["ostools.sweep.measurements", *(f"ostools.{module}" for module in swept)]
-    while wanted:
-        name = wanted.pop()
-        if name in seen or name in ("ostools", "ostools.sweep"):
-            continue
-        seen.add(name)
-        parts = name.split(".")
-        packages = (".".join(parts[:end]) for end in range(1, len(parts)))
-        wanted += [*found[name], *(package for package in packages if package in files)]
-    return {files[name] for name in seen}
-
-
-@pytest.fixture
-def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the source whose hashes the keys take."""
-    for package in house.PACKAGES:
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "embedded"))
-    for package in (hooks, mitigations):
-        monkeypatch.setattr(package, "__file__", str(tmp_path / package.__name__ / "__init__.py"))
-    monkeypatch.setattr(cells, "__file__", str(tmp_path / "ostools" / "sweep" / "cells.py"))
-    return tmp_path
-
-
-def _hashes() -> dict[str, str]:
-    return dict(cells._source_hashes(cells._DEFINING))
-
-
-@pytest.mark.slow
-def test_every_module_that_a_measurement_reaches_is_in_the_key(copied: Path) -> None:
-    """One byte more in each of them changes its hash; the hashes are in the key."""
-    before, reached = _hashes(), defining()
-    rooms = {path.parts[:2] for path in reached}
-    assert {("ostools", room) for room in ("ground", "theory", "measure", "models", "tasks")} <= rooms
-    assert {path.parts[0] for path in reached} == {"hooks", "mitigations", "ostools"}
-    assert len(reached) > 100
-    for path in reached:
-        with (copied / path).open("a") as file:
-            file.write("\n")
-    after = _hashes()
-    assert after.keys() == before.keys()
-    assert len({name for name in after if after[name] != before[name]}) >= len(reached)
-    fresh = cells.code_version.__wrapped__
-    whole = fresh()
-    with (copied / max(reached)).open("a") as file:
-        file.write("\n")
-    assert fresh() != whole
-
-
-def test_a_module_that_is_added_or_moved_changes_the_key(copied: Path) -> None:
-    fresh = cells.code_version.__wrapped__
-    keys = [fresh()]
-    (copied / "hooks" / "another.py").touch()
-    keys.append(fresh())
-    (copied / "hooks" / "another.py").rename(copied / "hooks" / "other.py")
-    assert len({*keys, fresh()}) == 3
-
-
-@pytest.mark.parametrize("room", [*_MEASURING, "sweep/corpus"])
-def test_a_change_of_what_decides_a_stored_part_or_a_corpus_changes_its_key(copied: Path, room: str) -> None:
-    """A room is a folder or one file; one that is not there is refused, as its key would never change."""
-    fresh = cells.code_version.__wrapped__
-    target = copied / "ostools" / room
-    before = fresh(room)
-    with (target if target.is_file() else min(target.rglob("*.py"))).open("a") as file:
-        file.write("\n")
-    assert fresh(room) != before
-    with pytest.raises(FileNotFoundError, match="decides numbers"):
-        fresh(f"{room}-of-yesterday")
 
 
 def test_every_file_that_loading_reads_is_in_the_checkpoints_hash_with_its_name(directory: str, tmp_path: Path) -> None:

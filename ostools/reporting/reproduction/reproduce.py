@@ -30,14 +30,6 @@ from ostools.sweep.cell_file import UNREADABLE
 from ostools.sweep.cells import code_version, digest
 from ostools.sweep.sweep_file import read_yaml
 
-_MEASURING = (
-    "experiments/figures",
-    "experiments/lemmas.py",
-    "experiments/study",
-    "experiments/retrieval.py",
-    "experiments/reproduce/parts.py",
-)
-"""Code that decides a part's numbers, beside a sweep's; the rules that judge them run each time."""
 CLAIMS_FILE, PAGE_FILE = "claims.csv", "report.html"
 
 
@@ -133,7 +125,7 @@ class _Run:
                 "part": part.name,
                 "model": {name: str(value) for name, value in described.items()},
                 "arguments": self.arguments[part.name],
-                "code": code_version(*_MEASURING),
+                "code": code_version(),
             }
         )
         if (stored := self.store.results(part.name, key)) is not None:

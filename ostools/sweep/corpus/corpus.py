@@ -172,7 +172,7 @@ class _Windows(Executor):
 def _batches(windows: _Windows, window_sets: Sequence[Sequence[Window]]) -> Iterator[_Batch]:
     """The cells: windows of one length, as many as `TOKENS_PER_CELL` tokens hold, each under a key of all that
     defines its rows."""
-    number, code, provenance, mitigation = 0, code_version("sweep/corpus"), windows.provenance, windows.what.mitigation
+    number, code, provenance, mitigation = 0, code_version(), windows.provenance, windows.what.mitigation
     label, source_hashes = mitigations.label(mitigation), sources(list(mitigations.parts(mitigation)))
     name, dtype, question = str(provenance.model["name"]), str(provenance.model["dtype"]), provenance.parameters
     key = {"code": code, "device": windows.device(), **source_hashes}
@@ -201,7 +201,7 @@ def _measured(
                 f"{directory}: expected a new directory or that of this corpus, found another corpus or sweep: give "
                 "another directory, or ask the same of the same texts and model"
             )
-        terms = Terms(windows.device(), {keyed_cells[0].cell.model: ""}, code_version("sweep/corpus"))
+        terms = Terms(windows.device(), {keyed_cells[0].cell.model: ""}, code_version())
         measure_missing(store, plan_of(store, keyed_cells, terms), windows, progress=progress)
     return read_corpus(directory)
 
