@@ -13,11 +13,12 @@ import os
 import re
 import signal
 import socket
+import sys
 import tempfile
 import threading
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -210,7 +211,7 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
             )
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="ostools-ray-", ignore_cleanup_errors=True) as scratch, _quiet(ray):
+    with tempfile.TemporaryDirectory(prefix="ostools-ray-", ignore_cleanup_errors=True) as scratch, _quiet():
         try:
             _connect(ray, address, scratch)
             yield
@@ -245,22 +246,14 @@ def _connect(ray: Any, address: str | None, scratch: str) -> None:
 
 
 def _answering(address: str) -> str:
-    """The address, once something there speaks HTTP/2, as Ray does. Raises `InputError` within seconds."""
+    """The address, once something listens there. Raises `InputError` within seconds, where Ray would wait for ever."""
     address = os.environ.get("RAY_ADDRESS") or AUTO if address == AUTO else address
     if address == AUTO:
         return address  # Ray looks for the processes of a cluster on this machine, and says so where it finds none
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS) as connection:
-            if os.environ.get("RAY_USE_TLS") in (None, "", "0"):
-                empty_settings = bytes(3) + b"\x04" + bytes(5)
-                connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + empty_settings)
-                connection.settimeout(_SECONDS)
-                if connection.recv(9)[3:4] != b"\x04":
-                    raise InputError(f"Ray address {address!r}: expected a Ray cluster there, found something else")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS).close()
     except (OSError, ValueError, OverflowError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(
             f"Ray address {address!r}: expected auto, or HOST:PORT of a Ray cluster such as 10.0.0.1:6379, found none there "
             f"({in_words(error)[:300]}): start one with `ray start --head`"
@@ -269,22 +262,14 @@ def _answering(address: str) -> str:
 
 
 @contextmanager
-def _quiet(ray: Any) -> Iterator[None]:
-    """Ray prints nothing, not even of a lost worker, and sends no usage statistics; and what it sets in the environment is
-    gone behind it: for a cluster of our own it turns authentication on, and a process that asks for a token can use no cluster
-    that has none."""
-    before, internal = dict(os.environ), ray._private.worker
-    internal._worker_logs_enabled, logs_enabled = False, internal._worker_logs_enabled
+def _quiet() -> Iterator[None]:
+    """No usage statistics are sent, a lost worker is told of on stderr, and the environment is as before afterwards."""
+    before = dict(os.environ)
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")
     try:
-        yield
+        with redirect_stdout(sys.stderr):  # what the command prints is a table
+            yield
     finally:
-        internal._worker_logs_enabled = logs_enabled
         for name in [name for name in os.environ if name.startswith("RAY_") or name == "PYTHONBREAKPOINT"]:
             del os.environ[name]
-        ours = {name: value for name, value in before.items() if name not in os.environ}
-        os.environ.update({"RAY_AUTH_MODE": "disabled"} | ours)
-        ray._raylet.Config.initialize("")  # it would keep what is not set
-        ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
-        if "RAY_AUTH_MODE" not in before:
-            del os.environ["RAY_AUTH_MODE"]
+        os.environ.update({name: value for name, value in before.items() if name not in os.environ})

