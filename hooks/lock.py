@@ -2,14 +2,14 @@
 
 Hooks stand on the model itself, so a pass of a second thread would run through the hooks of the first: both would get wrong
 numbers. Every context manager of this package and every measurement of ostools therefore holds the model's lock. The lock is
-re-entrant: blocks of one thread nest. A thread that could wait for ever gets a `HookError` instead.
+re-entrant: blocks of one thread nest. As with every lock, start threads outside of a block, and open the blocks of several
+models in one order in all threads.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,19 +25,10 @@ from hooks.register import remove_hooks
 Arguments = ParamSpec("Arguments")
 Yielded = TypeVar("Yielded")
 
-PATIENCE = 20.0
-"""Seconds. The thread that holds a model may be waiting for another thread this long before those that wait for it give up."""
 _POLL = 0.02  # seconds between two looks at a lock that another thread holds
 
 # Of C: entered and left at one instant as Python sees it, so that Ctrl-C cannot come in between.
 _GUARD = threading.RLock()
-
-
-class _Block:
-    """One block that holds a lock; `name` is what was called."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
 
 class _Lock:
@@ -45,24 +36,19 @@ class _Lock:
 
     def __init__(self) -> None:
         self.owner: threading.Thread | None = None
-        self.blocks: list[_Block] = []
+        self.blocks: list[object] = []
 
 
 _LOCKS: WeakKeyDictionary[TransformerBridge, _Lock] = WeakKeyDictionary()
-_WAITING: dict[threading.Thread, _Lock] = {}
 
 
 @contextmanager
-def locked(model: TransformerBridge, name: str = "hooks.locked") -> Iterator[None]:
+def locked(model: TransformerBridge) -> Iterator[None]:
     """Hold the model's lock inside the block; wait for the thread that has it.
 
-    For forward passes of your own in several threads: `with hooks.locked(model): model(tokens)`. `name`: what a message
-    calls the block.
-
-    Raises `HookError` where the wait could last for ever: if the thread that has the model waits for a model of this thread, or
-    has been waiting for some other thread for 20 seconds.
+    For forward passes of your own in several threads: `with hooks.locked(model): model(tokens)`.
     """
-    block, lock = _Block(name), _lock_of(model)
+    block, lock = object(), _lock_of(model)
     try:
         _take(lock, block, model)
         yield
@@ -93,7 +79,7 @@ def model_block(
     @functools.wraps(function)
     def block(*args: Arguments.args, **options: Arguments.kwargs) -> Iterator[Yielded]:
         model: Any = args[0] if args else options[first]
-        with locked(model, f"hooks.{function.__name__}"), inner(*args, **options) as yielded:
+        with locked(model), inner(*args, **options) as yielded:
             yield yielded
 
     return block
@@ -123,58 +109,22 @@ def _lock_of(model: TransformerBridge) -> _Lock:
         return _LOCKS.setdefault(model, _Lock())
 
 
-def _take(lock: _Lock, block: _Block, model: TransformerBridge) -> None:
+def _take(lock: _Lock, block: object, model: TransformerBridge) -> None:
     me = threading.current_thread()
-    patient_until = None
-    try:
-        while True:
-            with _GUARD:
-                if lock.owner is not None and not lock.owner.is_alive():  # it ended inside of its block
-                    clear(model)
-                if lock.owner in (None, me):
-                    lock.owner = me
-                    lock.blocks.append(block)
-                    return
-                _WAITING[me] = lock
-                _refuse_circle(lock, me)
-                owner, holder = lock.owner, lock.blocks[0].name
-            if not _waits_itself(owner):
-                patient_until = None
-            elif patient_until is None:
-                patient_until = time.monotonic() + PATIENCE
-            elif time.monotonic() > patient_until:
-                raise HookError(
-                    f"the model is held by the thread {owner.name!r} in {holder}, which is itself waiting for a thread: if "
-                    f"that is this one ({me.name!r}), neither would go on; start threads outside of the block, or open "
-                    "the block inside of each thread"
-                )
-            time.sleep(_POLL)
-    finally:
-        _WAITING.pop(me, None)
+    while True:
+        with _GUARD:
+            if lock.owner is not None and not lock.owner.is_alive():  # it ended inside of its block
+                clear(model)
+            if lock.owner in (None, me):
+                lock.owner = me
+                lock.blocks.append(block)
+                return
+        time.sleep(_POLL)
 
 
-def _give_back(lock: _Lock, block: _Block) -> None:
+def _give_back(lock: _Lock, block: object) -> None:
     with _GUARD:
         if block in lock.blocks:  # not after `clear`
             lock.blocks.remove(block)
         if not lock.blocks:
             lock.owner = None
-
-
-def _refuse_circle(lock: _Lock, me: threading.Thread) -> None:
-    """A thread that has the model, and waits for one of ours, would wait for ever too."""
-    owner = lock.owner
-    while owner is not None and owner in _WAITING:
-        owner = _WAITING[owner].owner
-        if owner is me:
-            raise HookError(
-                f"the model is held by the thread {lock.owner and lock.owner.name!r} in {lock.blocks[0].name}, which waits for "
-                f"a model that this thread ({me.name!r}) holds: neither would go on; open the blocks of several models in one "
-                "order in all threads"
-            )
-
-
-def _waits_itself(thread: threading.Thread) -> bool:
-    """Whether the thread stands in a wait of `threading` now, as a join, a future's result or a queue does."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    return frame is not None and frame.f_globals.get("__name__") == threading.__name__

@@ -18,7 +18,6 @@ import click
 from ostools.cli.commands import COMMANDS, VERBS, Command
 from ostools.cli.global_options import on_one_line
 from ostools.ground.errors import InputError, unknown_name
-from ostools.ground.signals import EndedBySignal
 
 # What shells give a program that Ctrl-C ended.
 _INTERRUPTED = 130
@@ -203,8 +202,6 @@ def main() -> NoReturn:
         _drop_stdout()
     except OSError as error:
         code = _of_the_system(error)
-    except EndedBySignal:
-        raise
     except SystemExit as stopped:
         code = _refuse(
             f"a plugin or a library asked to end the program (SystemExit: {stopped.code}), in the midst of its work"

@@ -61,7 +61,7 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
         models = {id(value): value for value in (*args, *options.values()) if isinstance(value, TransformerBridge)}
         with ExitStack() as stack:
             for key in sorted(models):  # in one order, so that two threads with two models do not wait for each other
-                stack.enter_context(hooks.locked(models[key], f"the measurement {function.__name__}"))
+                stack.enter_context(hooks.locked(models[key]))
             stack.enter_context(default_torch_state())
             stack.enter_context(enough_threads(models.values()))
             stack.enter_context(hashed_once())

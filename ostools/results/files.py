@@ -22,7 +22,6 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.ground.files import checked_path
-from ostools.ground.memory import require_room_to_draw
 
 Plain: TypeAlias = dict[str, Any]
 Build: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
@@ -199,8 +198,6 @@ def checked_output(path: str | Path, endings: tuple[str, ...] = TABLES + PICTURE
     target = checked_path(path, option)
     if target.suffix.lower() not in endings:
         raise InputError(f"{option} {target}: expected a name ending in {' '.join(endings)}, found {target.suffix!r}")
-    if target.suffix.lower() in PICTURES:
-        require_room_to_draw()
     if os.path.isdir(target):
         raise InputError(f"{option} {target}: expected a file, found a directory")
     if not os.path.isdir(target.parent):

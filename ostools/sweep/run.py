@@ -104,7 +104,6 @@ def run(
     retry_failed: bool = False,
     say: Callable[[str], None] = lambda text: None,
     progress: Progress | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Measure every cell of `sweep` that `directory` lacks. Each process loads each model once for each dtype.
 
@@ -113,8 +112,6 @@ def run(
         retry_failed: whether cells that failed before are tried again. Otherwise they stay failed.
         say: called with one line for every broken file and every failure.
         progress: called as progress(done, total) in cells.
-        interrupted: asked after each cell. If it says so, that cell is dropped and KeyboardInterrupt is raised. So an interrupt
-            that a library swallowed, or turned into an error of its own, is neither lost nor recorded as a failure.
 
     A cell that fails is recorded with its error, and the others go on. If the run is killed at any moment, the same call
     resumes. Raises `InputError` if the directory cannot be written, or another run is writing to it.
@@ -122,7 +119,7 @@ def run(
     store, executor = Store(Path(directory), say), executor or ThisProcess()
     with store.locked():
         plan = _plan(sweep, store, executor, retry_failed)
-        return measure_missing(store, plan, executor, progress=progress, interrupted=interrupted)
+        return measure_missing(store, plan, executor, progress=progress)
 
 
 def measure_missing(
@@ -131,7 +128,6 @@ def measure_missing(
     executor: Executor,
     *,
     progress: Progress | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Measure and store every cell of a plan that is pending, under the lock of its directory."""
     if replaced := store.ask(list(plan.keyed_cells)):
@@ -145,8 +141,6 @@ def measure_missing(
     # Closed here and now, however it ends: an executor may hold workers.
     with closing(executor.measure(plan.pending, plan.terms)) as cells_done:
         for index, (keyed_cell, rows) in enumerate(cells_done):
-            if interrupted():
-                raise KeyboardInterrupt
             content = rows if isinstance(rows, str) else _content(keyed_cell, rows, plan.terms)
             if isinstance(content, str):
                 store.fail(keyed_cell, content)

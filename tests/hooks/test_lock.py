@@ -7,7 +7,6 @@ import inspect
 import linecache
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -74,44 +73,6 @@ def test_a_pass_of_another_thread_does_not_run_through_a_hook(one: TransformerBr
             pool.submit(one, IDS[:, :3]).result()
         assert torch.equal(record["z"][0], captured)
         assert torch.equal(one(IDS), expected)
-
-
-def test_two_models_in_two_orders_are_a_clear_error() -> None:
-    models = [tiny_model("llama", seed=seed) for seed in (1, 2)]
-    barrier = threading.Barrier(2)
-
-    def both(first: int) -> str:
-        with hooks.locked(models[first]):
-            barrier.wait()
-            try:
-                with hooks.locked(models[1 - first]):
-                    return "held both"
-            except HookError as error:
-                return str(error)
-
-    with ThreadPoolExecutor(2) as pool:
-        found = sorted(pool.map(both, range(2)))
-    assert "held both" in found
-    assert "neither would go on; open the blocks of several models in one order" in "".join(found)
-    assert all(map(free, models))
-
-
-def test_a_block_that_waits_for_its_own_workers_is_a_clear_error(
-    one: TransformerBridge, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lock, "PATIENCE", 0.2)
-
-    def work() -> None:
-        with hooks.capture(one, "z"):
-            one(IDS)
-
-    with ThreadPoolExecutor(1) as pool, hooks.ablate_heads(one, [(0, 1)]):
-        one(IDS)
-        begin = time.monotonic()
-        with pytest.raises(HookError, match=r"held by the thread 'MainThread' in hooks\.ablate_heads, which is itself"):
-            pool.submit(work).result()
-        assert time.monotonic() - begin > 0.2
-    assert free(one)
 
 
 def test_a_thread_that_ended_inside_its_block_leaves_nothing() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -20,10 +18,9 @@ import ostools as ost
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.out_of_memory import is_out_of_memory, smaller_chunks
 from ostools.measure.passes import last_tokens
-from ostools.sweep import results, run, sweep_of
+from ostools.sweep import sweep_of
 from ostools.sweep.cells import cells_of
 from ostools.sweep.measurements import measure
-from ostools.sweep.store import Store
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 
 pytestmark = pytest.mark.slow  # peaks, in processes of their own and under limits
@@ -112,52 +109,3 @@ torch.ones(400 << 18)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
-
-
-LIMITED = """
-import json, resource, sys, psutil, torch
-torch.set_num_threads(1)
-from ostools.cli import main
-from ostools.sweep import run, sweep_of
-first, second, folder, file = json.loads(sys.argv[1])
-run(sweep_of({**first, "models": "embedded", "lengths": [2]}), folder + "/warm")
-run(sweep_of(first), folder + "/whole")
-def limit(bytes):
-    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + bytes, resource.RLIM_INFINITY))
-limit(280 << 20)
-run(sweep_of(first), folder + "/limited")
-limit(200 << 20)
-sys.argv = ["ostools", "sweep", "run", file, "--out", folder + "/lacking"]
-main()
-"""
-
-
-@linux
-def test_under_a_real_limit(tmp_path: Path) -> None:
-    """Some 470 MiB of scores a pass fit into 280 MiB in parts; 700 MiB a prompt do not fit into 200, and the others go on."""
-    from tests.checkpoints import write_checkpoint
-
-    sizes: Any = {"d_model": 64, "n_layers": 1, "n_heads": 32, "n_key_value_heads": 1, "d_head": 8, "context": 2048}
-    # A window that slides: with one, a beginning that prompts share is read for each, not once for all.
-    wide = str(write_checkpoint(tmp_path / "wide", "mistral", **sizes))
-    small = str(write_checkpoint(tmp_path / "small", "gemma", n_layers=1, context=2048))
-    first = {"models": wide, "tasks": "count-ones", "lengths": "290:298", "device": "cpu"}
-    first |= {"measurements": {"name": "evaluate", "max_new_tokens": 2}}
-    second = {**first, "models": [wide, small], "lengths": 1500}
-    file = tmp_path / "sweep.yaml"
-    file.write_text(json.dumps(second))
-    arguments = json.dumps([first, second, str(tmp_path), str(file)])
-    done = subprocess.run([sys.executable, "-c", LIMITED, arguments], capture_output=True, text=True)
-    assert done.returncode == 1, done.stderr
-    whole, limited = (results(tmp_path / name).drop(columns="seconds") for name in ("whole", "limited"))
-    assert len(whole) == 9
-    pd.testing.assert_frame_equal(limited, whole, rtol=1e-4, atol=1e-4)
-    sources: list[Any] = [pd.read_parquet(path).attrs["ostools"] for path in (tmp_path / "limited" / "cells").iterdir()]
-    assert all(source["provenance"]["parameters"]["chunk_share"] < 1 for source in sources)
-    assert sources
-    assert set(results(tmp_path / "lacking")["model"]) == {small}
-    (failure,) = Store(tmp_path / "lacking").failures()
-    assert failure.error.startswith("out of memory while it was measured: forecast ")
-    assert "free under RLIMIT_AS" in failure.error
-    assert "Traceback" not in done.stderr
-    assert run(sweep_of(second), tmp_path / "lacking", retry_failed=True).failed == ()

@@ -340,9 +340,9 @@ def test_an_interrupted_command_leaves_no_worker_behind_and_resumes(
         out, err = running.communicate(timeout=60)
     finally:
         running.kill()
-    assert running.returncode == 128 + number
+    assert running.returncode == (130 if mine else -number)
     assert out == ""
-    assert err.splitlines()[1:] == [f"ostools: stopped by {number.name}"]
+    assert err.splitlines()[1:] == (["ostools: interrupted"] if mine else [])
     assert psutil.wait_procs(begun, timeout=20)[1] == []
     kept = stored(tmp_path / "out")
     left = plan(read_sweep(tmp_path / "sweep.yaml"), tmp_path / "out")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ import click
 from ostools.cli import terminal
 from ostools.cli.global_options import GLOBALS
 from ostools.ground.errors import InputError
-from ostools.ground.signals import ended_by_signals
 
 if TYPE_CHECKING:
     from ostools.sweep import Executor, Outcome, Plan
@@ -47,32 +45,28 @@ def run(
         worker_cpus: CPUs of each of Ray's workers, which uses at most as many threads; 1 unless
             given.
     """
+    from ostools.sweep import plan, read_sweep
+    from ostools.sweep import run as run_sweep
 
-    def work(interrupted: Callable[[], bool]) -> None:
-        from ostools.sweep import plan, read_sweep
-        from ostools.sweep import run as run_sweep
-
-        checked_sweep = read_sweep(sweep)
-        executor = _executor(workers, ray_address, worker_cpus)
-        options: dict[str, Any] = {"executor": executor, "retry_failed": retry_failed, "say": note}
-        if dry_run:
-            _show_plan(plan(checked_sweep, out, **options))
-            return
-        if executor is not None:
-            place = "Ray on this machine" if ray_address is None else f"the Ray cluster at {ray_address}"
-            terminal.note(f"measuring on {place}")
-        # Ended by a signal, it drops the cell in the making: its file appears whole or not at all.
-        with terminal.progress("measuring cells") as progress:
-            outcome = run_sweep(checked_sweep, out, **options, progress=progress, interrupted=interrupted)
-        try:
-            _show_outcome(outcome, out)
-        except BrokenPipeError:
-            if not outcome.failed:
-                raise
-        if outcome.failed:
-            raise click.exceptions.Exit(1)
-
-    ended_by_signals(work)
+    checked_sweep = read_sweep(sweep)
+    executor = _executor(workers, ray_address, worker_cpus)
+    options: dict[str, Any] = {"executor": executor, "retry_failed": retry_failed, "say": note}
+    if dry_run:
+        _show_plan(plan(checked_sweep, out, **options))
+        return
+    if executor is not None:
+        place = "Ray on this machine" if ray_address is None else f"the Ray cluster at {ray_address}"
+        terminal.note(f"measuring on {place}")
+    # Ended by a signal, it leaves out the cell in the making: its file appears whole or not at all.
+    with terminal.progress("measuring cells") as progress:
+        outcome = run_sweep(checked_sweep, out, **options, progress=progress)
+    try:
+        _show_outcome(outcome, out)
+    except BrokenPipeError:
+        if not outcome.failed:
+            raise
+    if outcome.failed:
+        raise click.exceptions.Exit(1)
 
 
 def note(text: str) -> None:

@@ -19,7 +19,6 @@ import altair as alt
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from ostools.ground.memory import require_room_to_draw
 from ostools.reporting.style import theme
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -95,7 +94,6 @@ def library() -> Script:
     """Vega, Vega-Lite and Vega-Embed out of vl-convert, one classic script."""
     import vl_convert
 
-    require_room_to_draw()
     bundle: Callable[..., str] = vl_convert.javascript_bundle
     return Script(bundle().replace("\r", ""))
 
