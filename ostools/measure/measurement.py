@@ -16,7 +16,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import outermost, watched
 from ostools.ground.records import Record
 from ostools.measure.prompts import one_of_several
-from ostools.models.describe import IN_WORDS, hashed_once
+from ostools.models.describe import IN_WORDS, checked_once
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import enough_threads
 
@@ -64,7 +64,7 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
                 stack.enter_context(hooks.locked(models[key]))
             stack.enter_context(default_torch_state())
             stack.enter_context(enough_threads(models.values()))
-            stack.enter_context(hashed_once())
+            stack.enter_context(checked_once())
             if not stack.enter_context(outermost()) or options.get("progress") not in (None, True):
                 return function(*args, **options)
             progress = stack.enter_context(watched(function.__name__, cheaper, counts_steps="progress" in parameters))

@@ -2,10 +2,10 @@
 
 A `LazyCast` tensor stands for a function of stored numbers, such as a bfloat16 matrix cast to float64, or one that lies on disk
 or on another device. It holds the stored numbers themselves, shared with whoever owns them. Each operation makes the numbers
-that it reads, and uses them once: of an embedding the rows that were asked for, of a product with a large matrix a block
-of columns at a time, of anything else one whole matrix. The operation is the same one, on the same numbers, that a cast copy of
-the model would run; a product in blocks may round its sums otherwise in the last bits. Blocks of a cast are made in one place,
-which the thread keeps.
+that it reads, and uses them once: of an embedding the rows that were asked for, of a product with a large matrix a part
+at a time, of anything else one whole matrix. The operation is the same one, on the same numbers, that a cast copy of the model
+would run; a product in parts may round its sums otherwise in the last bits. Parts of a cast are made in one place, which the
+thread keeps: so few at a time that they stay in a CPU's caches, a pass takes as long as with weights that were cast before.
 
 Backward passes read it the same way: what autograd keeps of a product is the `LazyCast`, and its numbers are made again.
 """
@@ -20,11 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from hooks.precision import SIXTEEN_BITS
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import chunk
 
+PART = 1 << 22
+"""Bytes of a cast that one step of a product on a CPU makes at a time: so few stay in its caches."""
 BLOCK = 3 << 23
-"""Bytes of a matrix that one step of a product makes at a time."""
+"""Bytes of another matrix that one step of a product makes at a time."""
 SMALL_WEIGHT = 1 << 20
 """Up to this many bytes a weight is cast once: together they are little, and making them at every use takes time."""
 
@@ -95,23 +98,52 @@ class LazyCast(Tensor):
         return self._map_parts(lambda part: part.index_select(0, ids.to(part.device))).dense()
 
     def product(self, function: Any, operands: list[Tensor], **kwargs: Any) -> Tensor:
-        """A product with this matrix, its last argument: of a large one a block of columns at a time; without rows none."""
+        """A product with this matrix, its last argument: of a large one a part at a time; without rows none."""
         shape = (*operands[-1].shape[:-1], self.shape[-1])
         if 0 in shape:
             return operands[-1].new_empty(shape)
+        if self.is_cast and not self.one_piece and not kwargs:
+            return self._cast_product(function, operands, shape)
         columns = max(1, chunk(BLOCK) // max(1, self.shape[-2] * self.dtype.itemsize))
         # What is no cast is read by rows of what is stored: only those are made without the others.
-        can_split = self.is_cast or self.stride(-2) <= self.stride(-1)
-        if self.shape[-1] <= columns:
-            return function(*operands, self._for_once(), **kwargs)
-        if self.one_piece or not can_split:
+        can_split = self.stride(-2) <= self.stride(-1)
+        if self.shape[-1] <= columns or self.one_piece or not can_split:
             return function(*operands, self.dense(), **kwargs)
         output = operands[-1].new_empty(shape)
         for start in range(0, self.shape[-1], columns):
             block = slice(start, start + columns)
             bias = [operand if operand.shape[-1] == 1 else operand[..., block] for operand in operands[:-1]]
-            part: Any = self[..., block]
-            output[..., block] = function(*bias, operands[-1], part._for_once(), **kwargs)
+            output[..., block] = function(*bias, operands[-1], self[..., block].dense(), **kwargs)
+        return output
+
+    def _cast_product(self, function: Any, operands: list[Tensor], shape: tuple[int, ...]) -> Tensor:
+        """A product with a cast matrix, of which `PART` bytes are made at a time, in one place that the thread keeps.
+
+        Measured: 330 M bfloat16 numbers as float32, 21 rows, one thread of an EPYC with 1 MiB of L2 a core. 0.23 s in parts of
+        2 or 4 MiB, 0.35 s in parts of 24 MiB, 0.26 s by float32 weights, and 0.52 s to make those in fresh memory.
+        A part is whole lines of what is stored: outputs, or inputs, whose products are added up. Not in 16 bits, where each
+        partial sum would be rounded.
+        """
+        (stored,) = self.parts
+        *bias, x = operands
+        adds_up = stored.stride(0) >= stored.stride(1) and self.dtype not in SIXTEEN_BITS
+        lines = stored if adds_up else stored.T
+        count = max(1, PART // max(1, lines.shape[1] * self.dtype.itemsize))
+        room = _room(min(count, len(lines)) * lines.shape[1], self.dtype).view(-1, lines.shape[1])
+        if len(lines) <= count:
+            room.copy_(lines)
+            return function(*operands, room if adds_up else room.T)
+        output = torch.empty(shape, dtype=x.dtype)
+        if adds_up:
+            output.copy_(bias[0]) if bias else output.zero_()
+        for start in range(0, len(lines), count):
+            part = slice(start, start + count)
+            numbers = room[: len(lines[part])].copy_(lines[part])
+            if adds_up:
+                output.addmm_(x[:, part], numbers)
+            else:
+                of_part = [each if each.shape[-1] == 1 else each[..., part] for each in bias]
+                output[:, part] = function(*of_part, x, numbers.T)
         return output
 
     @property
@@ -122,18 +154,6 @@ class LazyCast(Tensor):
             not other_parts and type(part) in (Tensor, nn.Parameter) and part.device.type == self.device.type == "cpu"
         )
         return is_plain and part.ndim == 2 and getattr(self.read, "func", None) is Tensor.to
-
-    def _for_once(self) -> Tensor:
-        """The numbers of a small matrix or of a part, until the next are made: a cast goes where the last one was.
-
-        Fresh memory has to be mapped and zeroed, which takes longer than the cast, and holes of freed parts fill the heap.
-        """
-        if not self.is_cast:
-            return self.dense()
-        (part,) = self.parts
-        room = _room(part.numel(), self.dtype)
-        room = room.view(part.shape) if part.stride(0) >= part.stride(1) else room.view(part.mT.shape).mT
-        return room.copy_(part)
 
     @property
     def stored(self) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
-from ostools.models.describe import hashed_once, named_weights
+from ostools.models.describe import checked_once, named_weights
 from tests.checkpoints import TWO_FAMILIES, Family, make_model, tiny_model, write_checkpoint
 
 
@@ -56,10 +58,64 @@ def _through_data(change: Any) -> Any:
     return lambda model, name: change(_value(model, name).data)
 
 
+def _without_gradients(change: Any) -> Any:
+    def edit(model: TransformerBridge, name: str) -> None:
+        with torch.no_grad():
+            change(_value(model, name))
+
+    return edit
+
+
+def _as_numpy(model: TransformerBridge, name: str) -> None:
+    _value(model, name).detach().numpy().flat[-1] += 1
+
+
+def _as_bytes(model: TransformerBridge, name: str) -> None:
+    """The lowest bit of the last number, in the memory under all of torch."""
+    value = _value(model, name)
+    last = value.data_ptr() + 4 * (value.numel() - 1)
+    ctypes.c_uint32.from_address(last).value ^= 1
+
+
+def _in_another_model(model: TransformerBridge, name: str) -> None:
+    """By a second module that reads the same memory."""
+    theirs = torch.nn.Linear(1, 1)
+    theirs.weight.data = _value(model, name).data
+    torch.nn.init.normal_(theirs.weight)
+
+
+def _by_an_optimiser(model: TransformerBridge, name: str) -> None:
+    value = _value(model, name)
+    value.requires_grad_(True)
+    value.grad = torch.ones_like(value)
+    torch.optim.SGD([value], lr=0.5).step()
+    value.requires_grad_(False)
+
+
+def _with_other_data(model: TransformerBridge, name: str) -> None:
+    value = _value(model, name)
+    value.data = value.data + 1
+
+
+def _loaded(model: TransformerBridge, name: str) -> None:
+    model.original_model.load_state_dict({name: _value(model, name) + 1}, strict=False)
+
+
 EDITS = {
     "added": _through_data(lambda value: value[0].add_(1)),
     "last bit": _through_data(_last_bit),
     "swapped": _through_data(lambda value: value.copy_(value.flip(-1))),  # as when two heads change places
+    "negated": _through_data(lambda value: value.mul_(-3)),
+    "in place": _without_gradients(lambda value: value.mul_(2)),
+    "foreach": _without_gradients(lambda value: torch._foreach_add_([value], 1.0)),
+    "foreach through data": _through_data(lambda value: torch._foreach_add_([value], 1.0)),
+    "inference": _through_data(torch.inference_mode()(lambda value: value.add_(1))),
+    "other data": _with_other_data,
+    "numpy": _as_numpy,
+    "memory": _as_bytes,
+    "shared": _in_another_model,
+    "optimiser": _by_an_optimiser,
+    "loaded": _loaded,
     "replaced": _replaced,
 }
 
@@ -71,12 +127,34 @@ def test_an_edited_model_has_a_new_hash(family: Family, edit: str) -> None:
     model = tiny_model(family, fresh=True)
     seen = {describe(model).weight_hash}
     for name in dict(model.original_model.named_parameters()):
-        if edit == "replaced" and ".qkv." in name:
+        if edit in ("replaced", "other data") and ".qkv." in name:
             continue  # GPT-2 computes with views of it; what replaces the joint projection alone is not the model's
         EDITS[edit](model, name)
         found = describe(model).weight_hash
         assert found not in seen, name
         seen.add(found)
+
+
+def test_weights_are_hashed_anew_where_one_changed_and_at_no_other_description(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beyond any sample: one bit of one number of each weight, there and back."""
+    module = sys.modules["ostools.models.describe"]
+    model, taken = tiny_model("llama", fresh=True), []
+    monkeypatch.setattr(module.hashlib, "sha256", lambda *given, real=hashlib.sha256: taken.append(1) or real(*given))
+    first, rest = describe(model).weight_hash, set[str]()
+    taken.clear()
+    assert describe(model).weight_hash == first
+    assert len(taken) == 1  # the configuration's
+    for name, value in model.original_model.named_parameters():
+        last, before = value.data.flatten()[-1:].view(torch.int32), value.data.clone()
+        last ^= 1
+        rest.add(describe(model).weight_hash)
+        last ^= 1
+        assert torch.equal(value, before)
+        assert describe(model).weight_hash == first, name
+    assert first not in rest
+    assert len(rest) == len(list(model.original_model.parameters()))
 
 
 def test_compatibility_mode_is_refused() -> None:
@@ -86,31 +164,34 @@ def test_compatibility_mode_is_refused() -> None:
         describe(model)
 
 
-def test_within_a_measurement_weights_are_hashed_once_until_one_is_written_or_replaced(
+def test_within_a_measurement_the_checksum_is_taken_once_until_a_weight_is_written_or_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = sys.modules["ostools.models.describe"]
-    calls = []
-    real = module._hash_of
-    monkeypatch.setattr(module, "_hash_of", lambda weights: calls.append(1) or real(weights))
+    calls, real = [], module._digest_of
+    monkeypatch.setattr(module, "_digest_of", lambda weights, new: calls.append(1) or real(weights, new))
+
+    def hash_of(model: TransformerBridge) -> str:
+        return real(dict(named_weights(model)), hashlib.sha256).hex()
+
     model = tiny_model("gemma", fresh=True)
-    with hashed_once():
+    with checked_once():
         first = describe(model).weight_hash
-        assert describe(model).weight_hash == first
-        assert len(calls) == 1
+        assert describe(model).weight_hash == first == hash_of(model)
+        assert len(calls) == 2
         weight = next(iter(model.parameters()))
         with torch.no_grad():
             weight.add_(1.0)
         second = describe(model).weight_hash
-        assert second == real(dict(named_weights(model))) != first
+        assert second == hash_of(model) != first
         weight.data = weight.data - 1.0
-        assert describe(model).weight_hash == real(dict(named_weights(model))) != second
+        assert describe(model).weight_hash == hash_of(model) != second
         other = tiny_model("gemma", fresh=True, seed=1)
-        assert describe(other).weight_hash == real(dict(named_weights(other)))
+        assert describe(other).weight_hash == hash_of(other)
     calls.clear()
-    weight.data.add_(1.0)  # leaves no trace: outside of a measurement each description hashes anew
-    assert describe(model).weight_hash == real(dict(named_weights(model)))
-    assert len(calls) == 1
+    weight.data.add_(1.0)  # leaves no trace in the counters: outside of a measurement each description reads every byte
+    assert describe(model).weight_hash == hash_of(model)
+    assert len(calls) == 2
 
 
 def test_a_model_on_the_meta_device() -> None:

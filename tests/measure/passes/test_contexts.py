@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
 
 import hooks
+import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.passes import contexts
 from ostools.measure.passes.contexts import no_logits, run_from
-from ostools.models import view_in
+from ostools.models import lazy_cast, load_model, view_in
 from ostools.models.lazy_cast import LazyCast
 from ostools.models.precision import casting
 from ostools.models.shape import Shape
-from tests.checkpoints import EVERY_TEXT_FAMILY, Family, tiny_model
+from tests.checkpoints import EVERY_TEXT_FAMILY, TWO_FAMILIES, Family, tiny_model, write_checkpoint
 from tests.families import SLOW
 
 IDS = torch.tensor([[3, 9, 4, 17]])
@@ -40,15 +43,15 @@ def test_no_number_of_an_unembedding_that_is_cast_is_made(monkeypatch: pytest.Mo
     model = tiny_model("llama", dtype=torch.bfloat16, fresh=True)
     made: list[int] = []
 
-    def counted(make: Callable[[LazyCast], Tensor]) -> Callable[[LazyCast], Tensor]:
-        def numbers(self: LazyCast) -> Tensor:
+    def counted(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def numbers(self: LazyCast, *rest: Any) -> Tensor:
             made.append(max(self.shape))
-            return make(self)
+            return make(self, *rest)
 
         return numbers
 
     monkeypatch.setattr(casting, "SMALL_WEIGHT", 0)
-    for name in ("dense", "_for_once"):
+    for name in ("dense", "_cast_product"):
         monkeypatch.setattr(LazyCast, name, counted(getattr(LazyCast, name)))
     seen = view_in(model, torch.float64)
     with torch.no_grad():
@@ -56,6 +59,22 @@ def test_no_number_of_an_unembedding_that_is_cast_is_made(monkeypatch: pytest.Mo
         assert int(model.cfg.d_vocab) not in made
         seen(IDS, logits_to_keep=1)
     assert int(model.cfg.d_vocab) in made
+
+
+@pytest.mark.parametrize("logit", [None, 7])
+@pytest.mark.parametrize("family", TWO_FAMILIES)
+def test_a_file_in_bfloat16_has_the_sensitivity_that_it_has_as_float32(
+    family: Family, logit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every matrix is cast in parts, of rows that add up and of columns, at each use."""
+    monkeypatch.setattr(casting, "SMALL_WEIGHT", 0)
+    monkeypatch.setattr(lazy_cast, "PART", 4 * 100)
+    directory = write_checkpoint(tmp_path, family, dtype=torch.bfloat16)
+    norms = [
+        ost.sensitivity(load_model(directory, dtype=dtype), "abc defg", layers="all", logit=logit).frame
+        for dtype in ("bfloat16", "float32")
+    ]
+    pd.testing.assert_frame_equal(*norms, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("where", ["hook point", "unembedding", "inner model", "bridge"])
