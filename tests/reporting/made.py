@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ostools.measure import Bounds, Collapse, Comparison, Evaluation, Sensitivity, compare
+from ostools.measure import (
+    Bounds,
+    Collapse,
+    Comparison,
+    Decodability,
+    Evaluation,
+    FailureStage,
+    Sensitivity,
+    compare,
+)
 from ostools.measure.answers.result import COLUMNS, summarise
 from ostools.measure.bounds.variants import variant_named
+from ostools.measure.probes.scores import SAME
 from ostools.results import Provenance
 
 PROVENANCE = Provenance({"name": "made", "weight_hash": "0", "dtype": "float32"}, {}, None, {})
@@ -159,6 +169,27 @@ def made_evaluation(
     settings |= {"rewritten": False, "trained_length": 4} | how
     provenance = Provenance({"name": "tiny", "trained_lengths": {"count-ones": 4}}, settings, None, {})
     return Evaluation(frame, provenance, summarise(frame, random, settings["temperature"] > 0))
+
+
+READ_AT: dict[str, Any] = {
+    **{"position": "answer", "tokens": [" "], "places": [[4, 40], [8, 48]], "chat": True, "line": "There are "},
+    **{"before_answer": "There are ", "numeric": True, "reasons": False},
+}
+
+
+def made_failure_stage(answers: Sequence[tuple[int, bool, bool | None]], hidden: Collection[int] = ()) -> FailureStage:
+    """Answers in bfloat16, each a length, whether it is right, and whether a probe says the right one (None: not tested); at
+    the lengths `hidden` the pair is below the noise."""
+    place = {"dtype": "bfloat16", "site": "y", "layer": 2, "test": SAME, "control": "none"}
+    rows: Any = pd.DataFrame(answers, columns=pd.Index(["length", "correct", "right"]))
+    rows = rows.assign(mitigation="none", dtype="bfloat16", seed=range(len(rows)), task="count-ones-bernoulli")
+    said = rows[["length", "seed", "right"]].dropna().assign(**place)
+    probes = Decodability(pd.DataFrame([place | {"accuracy": 0.5}]), PROVENANCE, said, pd.DataFrame())
+    lengths = sorted(set(rows["length"]))
+    frame = pd.DataFrame({"length": lengths, "indistinguishable": [n in hidden for n in lengths]})
+    frame = frame.assign(mitigation="none", dtype="bfloat16")
+    parameters = {"task": "count-ones-bernoulli", "dtypes": ["bfloat16"], "lengths": lengths, "read_at": READ_AT}
+    return FailureStage(frame, replace(PROVENANCE, parameters=parameters), rows.drop(columns="right"), probes)
 
 
 def tables_of(chart: Any) -> list[dict[str, list[Any]]]:

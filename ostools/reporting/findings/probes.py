@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from mitigations.named import NONE
+from ostools.experiments.where_wrong import CANNOT_BE_TOLD, DOES_NOT_TELL, TELLS, of_failure_stage
 from ostools.ground.words import runs
 from ostools.measure import Decodability, FailureStage, ProbeIntervention
 from ostools.measure.mitigated_prompts import ACTIVE
 from ostools.measure.probes.failure_stage import BREAKS, REPAIRS, UNDECODABLE, VERDICTS, best_probe
 from ostools.measure.probes.scores import BETWEEN, BEYOND, SAME, TESTS
 from ostools.reporting.findings.position import where_read
+from ostools.reporting.page.section import Headline
 from ostools.results import Frame, Row, frame_of
 
 _LENGTHS = {SAME: "the same lengths", BETWEEN: "interpolated lengths", BEYOND: "extrapolated lengths"}
@@ -18,6 +20,31 @@ UNDECODABLE_WORDS = (
     "Undecodable: a linear probe trained on so many examples does not decode the answer. Probes that are "
     "not linear, and more examples, were not tried."
 )
+
+
+_CONCLUSIONS = {
+    TELLS: "The model is wrong where the last token still tells n from n + 1",
+    DOES_NOT_TELL: "The model is wrong where the last token no longer tells n from n + 1",
+    CANNOT_BE_TOLD: "Whether the model is wrong where the last token still tells n from n + 1 cannot be told",
+}
+
+
+def where_wrong_headline(result: FailureStage) -> Headline:
+    """Whether answers are wrong where n and n + 1 are still apart, with the fields; then how the model was asked."""
+    parameters: Any = result.provenance.parameters
+    dtype = str(parameters["dtypes"][0])
+    fields = of_failure_stage(result, dtype)
+    counts = f"{fields.wrong} of {fields.asked} answers are wrong, {fields.apart} of these at lengths where the pair is"
+    why = fields.reason or f"{counts} above the rounding noise of {dtype}"
+    probe = (
+        f"A linear probe says the right answer to {fields.decoded} of {fields.probed} wrong ones."
+        if fields.probed
+        else ""
+    )
+    lengths = parameters["lengths"]
+    asked = f"Asked in {dtype}: {parameters['task']}, {lengths[0]} to {lengths[-1]} items."
+    text = " ".join(filter(None, [probe, asked, *where_read(parameters)[:1]]))
+    return Headline(f"{_CONCLUSIONS[fields.conclusion]}: {why}.", text, "failure-stage", "Where it is lost")
 
 
 def failure_stage_findings(result: FailureStage) -> list[str]:

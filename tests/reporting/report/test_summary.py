@@ -25,7 +25,14 @@ from ostools.reporting.sections.collapse import collapse_headline
 from ostools.reporting.sections.records import LeftOut, Measurements, Plan, Run
 from ostools.results import Provenance
 from tests.experiments.test_position import made as made_position
-from tests.reporting.made import PROVENANCE, made_collapse, made_comparison, made_evaluation, made_sensitivity
+from tests.reporting.made import (
+    PROVENANCE,
+    made_collapse,
+    made_comparison,
+    made_evaluation,
+    made_failure_stage,
+    made_sensitivity,
+)
 
 TEN = np.arange(1.0, 11.0)
 
@@ -39,7 +46,7 @@ def strip(**found: Any) -> dict[str, str]:
 
 
 def test_nothing_measured_is_not_tested_and_has_no_headline() -> None:
-    names = ["Collapse", "Over-squashing", "Bounds", "Wrong answers", "Mitigations"]
+    names = ["Collapse", "Over-squashing", "Bounds", "Wrong answers", "Errors by collapse", "Mitigations"]
     assert strip() == dict.fromkeys(names, "not tested")
     (part,) = findings_section(measurements(), []).parts
     assert (list(part.strip), list(part.headlines), list(part.overview)) == ([], [], [])
@@ -174,6 +181,51 @@ def test_a_form_is_believed_by_the_rule_that_stands_beside_it(values: np.ndarray
     assert "correlation of 0.9 on, over at least 8 tokens, and a size within a factor of 2." in said.text
 
 
+# --- where answers are wrong
+
+WRONG = [(8, False, True)] * 3 + [(8, False, False)] * 3 + [(8, False, None)]
+
+
+@pytest.mark.parametrize(
+    ("right", "hidden", "state", "sentence", "probe"),
+    [
+        (
+            *([(4, True, True)], (), "not found"),
+            "The model is wrong where the last token still tells n from n + 1: 7 of 8 answers are wrong, 7 of these at lengths "
+            "where the pair is above the rounding noise of bfloat16.",
+            "A linear probe says the right answer to 3 of 6 wrong ones. ",
+        ),
+        (
+            *([(4, True, True)], (8,), "found"),
+            "The model is wrong where the last token no longer tells n from n + 1: 7 of 8 answers are wrong, 0 of these at "
+            "lengths where the pair is above the rounding noise of bfloat16.",
+            "A linear probe says the right answer to 3 of 6 wrong ones. ",
+        ),
+        (
+            *([], (), "not decided"),
+            "Whether the model is wrong where the last token still tells n from n + 1 cannot be told: none of 7 answers is "
+            "right, so that the model may not do the task at all.",
+            "A linear probe says the right answer to 3 of 6 wrong ones. ",
+        ),
+    ],
+)
+def test_the_first_headline_says_where_answers_are_wrong_and_how_the_model_was_asked(
+    right: list[Any], hidden: tuple[int, ...], state: str, sentence: str, probe: str
+) -> None:
+    """It leads, whatever else was found."""
+    collapsed = made_collapse(lambda n: 1e-4, lengths=range(1, 17), noise={"bfloat16": 1e-3})
+    measured = measurements(failure_stage=made_failure_stage([*right, *WRONG], hidden), collapses=[collapsed])
+    first, second = headlines(measured)
+    assert (first.verdict, second.section) == (sentence, "collapse")
+    lengths = "4 to 8" if right else "8 to 8"
+    assert first.text == (
+        f"{probe}Asked in bfloat16: count-ones-bernoulli, {lengths} items. y is that of the token from which the answer is "
+        "predicted: '·' (position 40 at n = 4, 48 at n = 8), in the chat template, with the answer line begun ('There are')."
+    )
+    fields = {field.name: field.state for field in verdicts(measured)}
+    assert (fields["Errors by collapse"], fields["Collapse"]) == (state, "found")
+
+
 # --- answers and mitigations
 
 
@@ -255,7 +307,7 @@ def test_what_was_not_tried_stands_with_the_command_that_tries_it() -> None:
     dear = LeftOut("sensitivity", "it takes hours; `--section sensitivity` measures it")
     fields = verdicts(Measurements(tried, "text", ("t",), left_out=[dear, LeftOut("evaluate", "not read")]))
     with_command = {field.section for field in fields if "`ostools report --section" in field.rule}
-    assert with_command == {"collapse", "position", "sensitivity", "mitigations"}
+    assert with_command == {"collapse", "position", "sensitivity", "failure-stage", "mitigations"}
 
 
 def test_the_first_headline_and_chart_are_of_what_was_found() -> None:
