@@ -22,7 +22,7 @@ from ostools.measure import (
 )
 from ostools.measure.answers.result import COLUMNS, summarise
 from ostools.measure.bounds.variants import variant_named
-from ostools.measure.probes.scores import SAME
+from ostools.measure.probes.scores import DECODABLE, SAME
 from ostools.results import Provenance
 
 PROVENANCE = Provenance({"name": "made", "weight_hash": "0", "dtype": "float32"}, {}, None, {})
@@ -177,19 +177,23 @@ READ_AT: dict[str, Any] = {
 }
 
 
-def made_failure_stage(answers: Sequence[tuple[int, bool, bool | None]], hidden: Collection[int] = ()) -> FailureStage:
-    """Answers in bfloat16, each a length, whether it is right, and whether a probe says the right one (None: not tested); at
+def made_failure_stage(
+    answers: Mapping[int, tuple[int, int]], hidden: Collection[int] = (), decoded: int | None = None
+) -> FailureStage:
+    """Right and wrong answers in bfloat16 by length; so many of each length's are said right by a probe (None: not tested). At
     the lengths `hidden` the pair is below the noise."""
+    given = [(n, correct) for n, (right, wrong) in answers.items() for correct in [True] * right + [False] * wrong]
+    same = {"mitigation": "none", "dtype": "bfloat16"}
+    rows = pd.DataFrame(given, columns=pd.Index(["length", "correct"])).assign(seed=range(len(given)), **same)
     place = {"dtype": "bfloat16", "site": "y", "layer": 2, "test": SAME, "control": "none"}
-    rows: Any = pd.DataFrame(answers, columns=pd.Index(["length", "correct", "right"]))
-    rows = rows.assign(mitigation="none", dtype="bfloat16", seed=range(len(rows)), task="count-ones-bernoulli")
-    said = rows[["length", "seed", "right"]].dropna().assign(**place)
-    probes = Decodability(pd.DataFrame([place | {"accuracy": 0.5}]), PROVENANCE, said, pd.DataFrame())
-    lengths = sorted(set(rows["length"]))
-    frame = pd.DataFrame({"length": lengths, "indistinguishable": [n in hidden for n in lengths]})
-    frame = frame.assign(mitigation="none", dtype="bfloat16")
-    parameters = {"task": "count-ones-bernoulli", "dtypes": ["bfloat16"], "lengths": lengths, "read_at": READ_AT}
-    return FailureStage(frame, replace(PROVENANCE, parameters=parameters), rows.drop(columns="right"), probes)
+    probes = pd.DataFrame([place | {"accuracy": 0.5, "low": 0.4, "finding": DECODABLE}])
+    said = pd.DataFrame({"length": [], "seed": []}).assign(**place)
+    frame = pd.DataFrame([{"length": n, "indistinguishable": n in hidden} for n in answers]).assign(**same)
+    frame["prompts"] = [0 if decoded is None else sum(each) for each in answers.values()]
+    frame["decoded"] = float("nan") if decoded is None else decoded / frame["prompts"]
+    parameters = {"task": "count-ones-bernoulli", "dtypes": ["bfloat16"], "lengths": list(answers), "read_at": READ_AT}
+    provenance = replace(PROVENANCE, parameters=parameters)
+    return FailureStage(frame, provenance, rows, Decodability(probes, PROVENANCE, said, pd.DataFrame()))
 
 
 def tables_of(chart: Any) -> list[dict[str, list[Any]]]:

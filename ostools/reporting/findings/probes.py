@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from mitigations.named import NONE
-from ostools.experiments.where_wrong import CANNOT_BE_TOLD, DOES_NOT_TELL, TELLS, of_failure_stage
+from ostools.experiments.wrong_answers import ErrorVerdict, explain_errors
 from ostools.ground.words import runs
 from ostools.measure import Decodability, FailureStage, ProbeIntervention
 from ostools.measure.mitigated_prompts import ACTIVE
-from ostools.measure.probes.failure_stage import BREAKS, REPAIRS, UNDECODABLE, VERDICTS, best_probe
-from ostools.measure.probes.scores import BETWEEN, BEYOND, SAME, TESTS
+from ostools.measure.probes.failure_stage import (
+    BREAKS,
+    REPAIRS,
+    UNDECODABLE,
+    VERDICTS,
+    best_probe,
+    untrained_as_good,
+)
+from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, SAME, TESTS
 from ostools.reporting.findings.position import where_read
 from ostools.reporting.page.section import Headline
 from ostools.results import Frame, Row, frame_of
@@ -22,29 +29,42 @@ UNDECODABLE_WORDS = (
 )
 
 
-_CONCLUSIONS = {
-    TELLS: "The model is wrong where the last token still tells n from n + 1",
-    DOES_NOT_TELL: "The model is wrong where the last token no longer tells n from n + 1",
-    CANNOT_BE_TOLD: "Whether the model is wrong where the last token still tells n from n + 1 cannot be told",
-}
-
-
-def where_wrong_headline(result: FailureStage) -> Headline:
-    """Whether answers are wrong where n and n + 1 are still apart, with the fields; then how the model was asked."""
-    parameters: Any = result.provenance.parameters
-    dtype = str(parameters["dtypes"][0])
-    fields = of_failure_stage(result, dtype)
-    counts = f"{fields.wrong} of {fields.asked} answers are wrong, {fields.apart} of these at lengths where the pair is"
-    why = fields.reason or f"{counts} above the rounding noise of {dtype}"
-    probe = (
-        f"A linear probe says the right answer to {fields.decoded} of {fields.probed} wrong ones."
-        if fields.probed
-        else ""
+def error_verdict(result: FailureStage) -> ErrorVerdict:
+    """Where wrong answers fall, in the first dtype and without a mitigation."""
+    dtype = result.provenance.parameters["dtypes"][0]
+    stages, answers = (
+        table[(table["dtype"] == dtype) & (table["mitigation"] == NONE)] for table in (frame_of(result), result.answers)
     )
-    lengths = parameters["lengths"]
-    asked = f"Asked in {dtype}: {parameters['task']}, {lengths[0]} to {lengths[-1]} items."
-    text = " ".join(filter(None, [probe, asked, *where_read(parameters)[:1]]))
-    return Headline(f"{_CONCLUSIONS[fields.conclusion]}: {why}.", text, "failure-stage", "Where it is lost")
+    right = answers.groupby("length")["correct"].sum()
+    wrong = answers.groupby("length")["correct"].count() - right
+    is_hidden = stages.set_index("length")["indistinguishable"].astype(bool)
+    below = stages[stages["indistinguishable"].astype(bool)]
+    return explain_errors(right.to_dict(), wrong.to_dict(), is_hidden.to_dict(), _reads(result.probes, dtype, below))
+
+
+def _reads(probes: Decodability, dtype: str, rows: Frame) -> bool | None:
+    """Whether a probe says most right answers at these lengths, by more than its controls; None where none was tested."""
+    tested = int(rows["prompts"].sum())
+    if not tested:
+        return None
+    best, _ = best_probe(probes, dtype)
+    by_more = best["finding"] == DECODABLE and not untrained_as_good(probes, best)
+    return by_more and float((rows["decoded"] * rows["prompts"]).sum()) > tested / 2
+
+
+def errors_headline(result: FailureStage) -> Headline:
+    """Whether answers are wrong where the last token still tells n from n + 1; right answers, the probe, how it was asked."""
+    parameters, answers = result.provenance.parameters, result.answers
+    dtype = str(parameters["dtypes"][0])
+    right = f"{int(answers['correct'].sum())} of {len(answers)} answers are right"
+    frame = frame_of(result)
+    tested = int(frame["prompts"].sum())
+    read = (
+        f"; a linear probe says {(frame['decoded'] * frame['prompts']).sum():.0f} of {tested} right" if tested else ""
+    )
+    asked = f"Asked in {dtype}: {parameters['task']}, {frame['length'].min()} to {frame['length'].max()} items."
+    text = " ".join([f"{right}{read}.", asked, *where_read(parameters)[:1]])
+    return Headline(error_verdict(result).sentence, text, "failure-stage", "Where it is lost")
 
 
 def failure_stage_findings(result: FailureStage) -> list[str]:

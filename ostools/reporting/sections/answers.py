@@ -11,7 +11,7 @@ from ostools.experiments.study.study import study_memory
 from ostools.experiments.study.verdicts import ABOUT, ABOUT_WORDS, HELPS, HURTS, LARGER, NO_EFFECT, SMALLER, UNCHANGED
 from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.experiments.study.verdicts import in_words as effect_words
-from ostools.experiments.where_wrong import CANNOT_BE_TOLD, DOES_NOT_TELL, TELLS, of_failure_stage
+from ostools.experiments.wrong_answers import APART, HIDDEN, NONE_WRONG, UNTOLD
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.measure import FailureStage, evaluate, failure_stage
@@ -28,7 +28,7 @@ from ostools.reporting.findings.answers import (
     unread_texts,
 )
 from ostools.reporting.findings.collapse import task_of
-from ostools.reporting.findings.probes import where_wrong_headline
+from ostools.reporting.findings.probes import error_verdict, errors_headline
 from ostools.reporting.page.section import FOUND, NOT_FOUND, OPEN, UNTESTED, Headline, Part, StripField
 from ostools.reporting.sections import extent
 from ostools.reporting.sections.blocks import block, in_detail, tables_of
@@ -298,15 +298,14 @@ def _failure_stage_parts(measured: Measurements) -> list[Part]:
 
 
 def _failure_stage_headlines(measured: Measurements) -> list[Headline]:
-    return [] if measured.failure_stage is None else [where_wrong_headline(measured.failure_stage)]
+    return [] if measured.failure_stage is None else [errors_headline(measured.failure_stage)]
 
 
 def _failure_stage_verdict(measured: Measurements) -> StripField:
-    """Found where the wrong answers stand where n and n + 1 are no longer apart."""
+    """Found where the wrong answers fall where rounding hides n from n + 1."""
     state, result = UNTESTED, measured.failure_stage
     if result is not None:
-        conclusion = of_failure_stage(result, str(result.provenance.parameters["dtypes"][0])).conclusion
-        state = {DOES_NOT_TELL: FOUND, TELLS: NOT_FOUND, CANNOT_BE_TOLD: OPEN}[conclusion]
+        state = {HIDDEN: FOUND, APART: NOT_FOUND, UNTOLD: OPEN, NONE_WRONG: UNTESTED}[error_verdict(result).verdict]
     rule = "are answers wrong where the last token no longer tells n from n + 1?"
     return StripField("Errors by collapse", state, rule, "failure-stage")
 

@@ -15,8 +15,8 @@ ONES, LONGEST_WINDOW = "figure-5a", 1024
 """The prompt of ones: its lengths go on past the model's sliding window, of at most so many tokens."""
 EVALUATION = ("copy-last:uniform=true", "count-ones-bernoulli")
 """Tasks with drawn prompts: a share of right answers then has an interval, and is not known by the task."""
-FAILURE_STAGE_TASK, FAILURE_STAGE_LENGTHS = "count-ones-bernoulli", (4, 8, 16, 32, 64)
-"""Counting, where the paper expects that answers are lost."""
+FAILURE_STAGE_TASK, FAILURE_STAGE_LENGTHS = "count-ones-bernoulli", (4, 8, 12, 16, 24, 32, 48, 64)
+"""Counting, where the paper expects that answers are lost; a verdict on where they are wrong counts lengths."""
 STUDY_LENGTHS = tuple(range(4, 37, 4))
 """The study of mitigations: as few lengths as can decide about two of them."""
 MITIGATIONS = ("separator:every=3", "hint")
@@ -104,7 +104,7 @@ FULL = Extent(
     formats=FORMATS,
     answer_lengths=(4, 8, 16, 32, 64),
     answer_seeds=tuple(range(8)),
-    stage_seeds=tuple(range(12)),
+    stage_seeds=tuple(range(8)),
     study_seeds=tuple(range(4)),
     study_measures=("answers", "log_probability", "collapse"),
     forms=tuple(VARIANTS),
@@ -127,7 +127,7 @@ LEAST = replace(
     REDUCED,
     collapse_step=64,
     formats=CASTS,
-    stage_seeds=tuple(range(8)),
+    stage_seeds=tuple(range(6)),
     study_measures=("answers",),
     forms=("theorem-5.1",),
     cotangents=2,

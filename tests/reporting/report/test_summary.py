@@ -183,47 +183,50 @@ def test_a_form_is_believed_by_the_rule_that_stands_beside_it(values: np.ndarray
 
 # --- where answers are wrong
 
-WRONG = [(8, False, True)] * 3 + [(8, False, False)] * 3 + [(8, False, None)]
+ERRORS = {4: (6, 0), 8: (1, 5), 16: (0, 6), 32: (0, 6), 64: (0, 6)}
+BELOW = (8, 16, 32, 64)
 
 
 @pytest.mark.parametrize(
-    ("right", "hidden", "state", "sentence", "probe"),
+    ("hidden", "decoded", "state", "sentence"),
     [
+        ((), 2, "not found", "The answers are wrong where the last token still tells n from n + 1: "),
+        (BELOW, 2, "found", "The answers are wrong where the last token no longer tells n from n + 1: "),
+        (BELOW, None, "found", "The answers are wrong where the last token no longer tells n from n + 1: "),
         (
-            *([(4, True, True)], (), "not found"),
-            "The model is wrong where the last token still tells n from n + 1: 7 of 8 answers are wrong, 7 of these at lengths "
-            "where the pair is above the rounding noise of bfloat16.",
-            "A linear probe says the right answer to 3 of 6 wrong ones. ",
+            *(BELOW, 5, "not decided"),
+            "Whether wrong answers are collapse cannot be told: the pairs are below the noise, and a probe still reads the "
+            "count there (",
         ),
         (
-            *([(4, True, True)], (8,), "found"),
-            "The model is wrong where the last token no longer tells n from n + 1: 7 of 8 answers are wrong, 0 of these at "
-            "lengths where the pair is above the rounding noise of bfloat16.",
-            "A linear probe says the right answer to 3 of 6 wrong ones. ",
-        ),
-        (
-            *([], (), "not decided"),
-            "Whether the model is wrong where the last token still tells n from n + 1 cannot be told: none of 7 answers is "
-            "right, so that the model may not do the task at all.",
-            "A linear probe says the right answer to 3 of 6 wrong ones. ",
+            *((16, 32), 2, "not decided"),
+            "Whether wrong answers are collapse cannot be told: errors fall on both kinds of pairs, or on few lengths (",
         ),
     ],
 )
 def test_the_first_headline_says_where_answers_are_wrong_and_how_the_model_was_asked(
-    right: list[Any], hidden: tuple[int, ...], state: str, sentence: str, probe: str
+    hidden: tuple[int, ...], decoded: int | None, state: str, sentence: str
 ) -> None:
     """It leads, whatever else was found."""
     collapsed = made_collapse(lambda n: 1e-4, lengths=range(1, 17), noise={"bfloat16": 1e-3})
-    measured = measurements(failure_stage=made_failure_stage([*right, *WRONG], hidden), collapses=[collapsed])
+    measured = measurements(failure_stage=made_failure_stage(ERRORS, hidden, decoded), collapses=[collapsed])
     first, second = headlines(measured)
-    assert (first.verdict, second.section) == (sentence, "collapse")
-    lengths = "4 to 8" if right else "8 to 8"
+    assert first.verdict.startswith(f"{sentence}of 4 lengths with a wrong answer the pair is told apart at ")
+    assert second.section == "collapse"
+    probe = "" if decoded is None else f"; a linear probe says {5 * decoded} of 30 right"
     assert first.text == (
-        f"{probe}Asked in bfloat16: count-ones-bernoulli, {lengths} items. y is that of the token from which the answer is "
-        "predicted: '·' (position 40 at n = 4, 48 at n = 8), in the chat template, with the answer line begun ('There are')."
+        f"7 of 30 answers are right{probe}. Asked in bfloat16: count-ones-bernoulli, 4 to 64 items. y is that of the token "
+        "from which the answer is predicted: '·' (position 40 at n = 4, 48 at n = 8), in the chat template, with the answer "
+        "line begun ('There are')."
     )
     fields = {field.name: field.state for field in verdicts(measured)}
     assert (fields["Errors by collapse"], fields["Collapse"]) == (state, "found")
+
+
+def test_no_wrong_answer_tests_nothing() -> None:
+    made = made_failure_stage({4: (6, 0), 8: (6, 0)}, hidden=(8,))
+    assert strip(failure_stage=made)["Errors by collapse"] == "not tested"
+    assert headlines(measurements(failure_stage=made))[0].verdict == "No answer is wrong."
 
 
 # --- answers and mitigations
