@@ -31,10 +31,9 @@ UNDECODABLE_WORDS = (
 
 def error_verdict(result: FailureStage) -> ErrorVerdict:
     """Where wrong answers fall, in the first dtype and without a mitigation."""
-    dtype = result.provenance.parameters["dtypes"][0]
-    stages, answers = (
-        table[(table["dtype"] == dtype) & (table["mitigation"] == NONE)] for table in (frame_of(result), result.answers)
-    )
+    dtype = str(result.provenance.parameters["dtypes"][0])
+    tables: list[Any] = [frame_of(result), result.answers]
+    stages, answers = (table[(table["dtype"] == dtype) & (table["mitigation"] == NONE)] for table in tables)
     right = answers.groupby("length")["correct"].sum()
     wrong = answers.groupby("length")["correct"].count() - right
     is_hidden = stages.set_index("length")["indistinguishable"].astype(bool)
@@ -57,7 +56,7 @@ def errors_headline(result: FailureStage) -> Headline:
     parameters, answers = result.provenance.parameters, result.answers
     dtype = str(parameters["dtypes"][0])
     right = f"{int(answers['correct'].sum())} of {len(answers)} answers are right"
-    frame = frame_of(result)
+    frame: Any = result.frame
     tested = int(frame["prompts"].sum())
     read = (
         f"; a linear probe says {(frame['decoded'] * frame['prompts']).sum():.0f} of {tested} right" if tested else ""

@@ -39,8 +39,7 @@ class Extent:
 
     collapse_step: every so many lengths. answer_seeds, stage_seeds, study_seeds: sequences a length of `evaluate`, of
     `failure_stage` and of the study. study_measures: of the study. forms, mlp_norm: of the path sum. cotangents: of the sketch
-    of the position effect; sketch: of that of a prompt's sensitivity, 0 for the measurement's own choice of a method.
-    untrained: whether the architecture before training is measured beside the position effect and the probes.
+    of the position effect. untrained: whether the architecture before training stands beside that effect and the probes.
     """
 
     collapse_step: int
@@ -53,18 +52,12 @@ class Extent:
     forms: tuple[str, ...]
     mlp_norm: str
     cotangents: int
-    sketch: int = 0
     untrained: bool = True
 
     @property
     def answers(self) -> dict[str, Any]:
         """The lengths and seeds of `evaluate`."""
         return {"lengths": self.answer_lengths, "seeds": self.answer_seeds}
-
-    @property
-    def method(self) -> dict[str, Any]:
-        """The options of a prompt's `sensitivity`."""
-        return {"method": "sketch", "cotangents": self.sketch} if self.sketch else {}
 
     def lengths(self, longest: int) -> list[int]:
         """The default lengths of collapse: the first ones all, then every `collapse_step`."""
@@ -82,21 +75,16 @@ class Extent:
             if "local" in self.forms
             else "Theorem 5.1's alone"
         )
-        sketch = f"The sensitivity of the prompt is a sketch of {self.sketch} cotangents. " if self.sketch else ""
         text = (
             f"{start}Answers are measured at {len(self.answer_lengths)} lengths of {len(self.answer_seeds)} sequences each, "
-            f"mitigations on {_sequences(self.study_seeds)} a length, and the position with {self.cotangents} "
-            f"cotangents{alone}. {sketch}Of the path sum's forms the report has {bound}. `ostools evaluate`, `mitigate`, "
+            f"mitigations on {len(self.study_seeds)} sequences a length, and the position with {self.cotangents} "
+            f"cotangents{alone}. Of the path sum's forms the report has {bound}. `ostools evaluate`, `mitigate`, "
             "`sensitivity`, `bounds` and `collapse` measure more."
         )
         lengths = (
             f"the lengths 1 to 8 and at every {self.collapse_step}th one after that; `--lengths 1:256` measures all"
         )
         return f"{text} Collapse is measured at {lengths}." if default_lengths else text
-
-
-def _sequences(seeds: tuple[int, ...]) -> str:
-    return "one sequence" if len(seeds) == 1 else f"{len(seeds)} sequences"
 
 
 FULL = Extent(
@@ -131,7 +119,6 @@ LEAST = replace(
     study_measures=("answers",),
     forms=("theorem-5.1",),
     cotangents=2,
-    sketch=16,
     untrained=False,
 )
 """Of a very large model. A certified bound of one takes minutes, and is tens of powers of ten above what is measured."""

@@ -71,15 +71,14 @@ def _measure_profiles(run: Run) -> None:
     """Sensitivity at the embeddings and at every layer in one pass, with shape and path sums."""
     measured, model, prompt = run.measured, run.model, run.prompt
     norms: Sensitivity | None = None
-    method: Any = run.plan.extent.method
     if run.has("layers"):
         norms = measured.layers = run.measure(
-            "layers", 25, lambda part: sensitivity(model, prompt, layers="all", progress=part, **method)
+            "layers", 25, lambda part: sensitivity(model, prompt, layers="all", progress=part)
         )
     if not run.has("sensitivity"):
         return
     if norms is None:  # every layer may be too much where the embeddings alone are not
-        norms = run.measure("sensitivity", 25, lambda part: sensitivity(model, prompt, progress=part, **method))
+        norms = run.measure("sensitivity", 25, lambda part: sensitivity(model, prompt, progress=part))
     if norms is not None:
         rows: Frame = frame_of(norms)
         measured.sensitivity = replace(norms, frame=rows[rows["layer"] == 0].reset_index(drop=True))
@@ -103,8 +102,7 @@ def _measure_bounds(run: Run, norms: Sensitivity) -> None:
 
 
 def _profiles_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
-    layers: Any = "all" if "layers" in plan.names else (0,)
-    yield sensitivity_memory(model, plan.pos, layers=layers, **plan.extent.method)
+    yield sensitivity_memory(model, plan.pos, layers="all" if "layers" in plan.names else (0,))
     if "sensitivity" in plan.names:
         yield bounds_memory(model, plan.pos, variants=plan.extent.forms)
 

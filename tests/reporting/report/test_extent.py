@@ -52,8 +52,6 @@ def test_a_very_large_model_has_no_certified_bound_and_the_page_names_the_comman
     found = measure(model, encode(model, "the cat in the hat"), [1, 2], ["sensitivity"])
     assert found.sensitivity is not None
     assert found.comparison is not None
-    assert set(found.sensitivity.frame["method"]) == {"sketch"}
-    assert found.sensitivity.provenance.parameters["cotangents"] == LEAST.sketch
     assert found.comparison.summary["variant"].tolist() == ["theorem-5.1"]
     (part,) = findings_section(found, ["sensitivity"]).parts
     assert {field.name: field.state for field in part.strip}["Bounds"] == "not tested"
