@@ -132,11 +132,12 @@ def position_effect(
     options: dict[str, Any] = {"method": method, "cotangents": cotangents, "seed": seed}
     settings: dict[str, Any] = {"passages": len(passage_list), "own_texts": texts is not None, "tokens": tokens}
     settings |= {"linearisation": linearisation, "untrained": untrained, **options}
-    sources = (MODEL, UNTRAINED) if untrained else (MODEL,)
+    subjects = {MODEL: model}
+    if untrained:  # first: it may not fit into memory
+        subjects[UNTRAINED] = untrained_model(model, "initialised", seed=seed)
     tables = []
-    for index, source in enumerate(sources):
-        subject = model if source == MODEL else untrained_model(model, "initialised", seed=seed)
-        options["progress"] = part_of(progress, index, index + 1, len(sources), units=100) or False
+    for index, (source, subject) in enumerate(subjects.items()):
+        options["progress"] = part_of(progress, index, index + 1, len(subjects), units=100) or False
         table = _norms(subject, rotations, linearisations=[linearisation], **options)
         table.insert(0, "source", source)
         tables.append(table)

@@ -87,11 +87,11 @@ def mlp_norms(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None) 
 
 
 def mlp_norm_products(down: Down, gate: Up, up: Up | None, p: Factor, q: Factor | None) -> Float[Tensor, " pos"]:
-    """||W_down|| ( ||p_j||_inf ||W_gate|| + ||q_j||_inf ||W_up|| ) >= ||J_psi||_2: one norm a weight, not one a position."""
-    inner = p.abs().amax(-1) * torch.linalg.matrix_norm(gate, ord=2)
+    """||W_down|| ( ||p_j||_inf ||W_gate|| + ||q_j||_inf ||W_up|| ) >= ||J_psi||_2: one Gram matrix a weight."""
+    inner = p.abs().amax(-1) * spectral_norms(gate)
     if up is not None and q is not None:
-        inner = inner + q.abs().amax(-1) * torch.linalg.matrix_norm(up, ord=2)
-    return torch.linalg.matrix_norm(down, ord=2) * inner
+        inner = inner + q.abs().amax(-1) * spectral_norms(up)
+    return spectral_norms(down) * inner
 
 
 Pattern = Float[Tensor, "head query key"]

@@ -142,7 +142,7 @@ def test_a_report_names_the_file_and_decides_what_the_measurements_decide(real: 
     out = ost.report(real.model, prompt=TEXT, lengths=lengths, sections=sections, out=tmp_path / "real.html")
     page = out.read_text("utf-8")
     title = str(ost.models.describe(real.model).title)
-    assert f"<h1>Over-squashing and collapse in {title}</h1>" in page
+    assert f"<h1>{title}</h1>" in page
     states = dict(re.findall(r'<dt><a href="#([\w-]+)">[^<]*</a></dt><dd class="\w+">([^<]*)</dd>', page))
     # Gemma's pair of ones is hidden until the prompt outgrows the window; of six lengths alone no range could be seen.
     assert states["collapse"] == {"gemma-3-270m": "found", "smollm2-135m-instruct": "not found"}[real.name]

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ostools.measure import Bounds, Collapse, Comparison, Evaluation, Sensitivity, compare
+from ostools.measure import (
+    Bounds,
+    Collapse,
+    Comparison,
+    Decodability,
+    Evaluation,
+    FailureStage,
+    Sensitivity,
+    compare,
+)
 from ostools.measure.answers.result import COLUMNS, summarise
 from ostools.measure.bounds.variants import variant_named
+from ostools.measure.probes.scores import DECODABLE, SAME
 from ostools.results import Provenance
 
 PROVENANCE = Provenance({"name": "made", "weight_hash": "0", "dtype": "float32"}, {}, None, {})
@@ -159,6 +169,31 @@ def made_evaluation(
     settings |= {"rewritten": False, "trained_length": 4} | how
     provenance = Provenance({"name": "tiny", "trained_lengths": {"count-ones": 4}}, settings, None, {})
     return Evaluation(frame, provenance, summarise(frame, random, settings["temperature"] > 0))
+
+
+READ_AT: dict[str, Any] = {
+    **{"position": "answer", "tokens": [" "], "places": [[4, 40], [8, 48]], "chat": True, "line": "There are "},
+    **{"before_answer": "There are ", "numeric": True, "reasons": False},
+}
+
+
+def made_failure_stage(
+    answers: Mapping[int, tuple[int, int]], hidden: Collection[int] = (), decoded: int | None = None
+) -> FailureStage:
+    """Right and wrong answers in bfloat16 by length; so many of each length's are said right by a probe (None: not tested). At
+    the lengths `hidden` the pair is below the noise."""
+    given = [(n, correct) for n, (right, wrong) in answers.items() for correct in [True] * right + [False] * wrong]
+    same = {"mitigation": "none", "dtype": "bfloat16"}
+    rows = pd.DataFrame(given, columns=pd.Index(["length", "correct"])).assign(seed=range(len(given)), **same)
+    place = {"dtype": "bfloat16", "site": "y", "layer": 2, "test": SAME, "control": "none"}
+    probes = pd.DataFrame([place | {"accuracy": 0.5, "low": 0.4, "finding": DECODABLE}])
+    said = pd.DataFrame({"length": [], "seed": []}).assign(**place)
+    frame = pd.DataFrame([{"length": n, "indistinguishable": n in hidden} for n in answers]).assign(**same)
+    frame["prompts"] = [0 if decoded is None else sum(each) for each in answers.values()]
+    frame["decoded"] = float("nan") if decoded is None else decoded / frame["prompts"]
+    parameters = {"task": "count-ones-bernoulli", "dtypes": ["bfloat16"], "lengths": list(answers), "read_at": READ_AT}
+    provenance = replace(PROVENANCE, parameters=parameters)
+    return FailureStage(frame, provenance, rows, Decodability(probes, PROVENANCE, said, pd.DataFrame()))
 
 
 def tables_of(chart: Any) -> list[dict[str, list[Any]]]:

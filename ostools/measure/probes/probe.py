@@ -49,7 +49,7 @@ from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 
-_DRAWING = 12
+DRAWING = 12
 """Bytes a weight while random ones are drawn: in float64, and again in float32."""
 TARGETS = ("number", "token")
 FLOAT32 = "float32"
@@ -289,7 +289,7 @@ def probes_bytes(
     base_bytes = batch + 8 * prompts * (places * shape.d_model + 2 * shape.d_vocab)
     if not random:
         return base_bytes
-    return max(base_bytes + shape.element * shape.parameters, _DRAWING * shape.parameters)
+    return max(base_bytes + shape.element * shape.parameters, DRAWING * shape.parameters)
 
 
 def probe_memory(

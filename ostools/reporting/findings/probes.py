@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from mitigations.named import NONE
+from ostools.experiments.wrong_answers import ErrorVerdict, explain_errors
 from ostools.ground.words import runs
 from ostools.measure import Decodability, FailureStage, ProbeIntervention
 from ostools.measure.mitigated_prompts import ACTIVE
-from ostools.measure.probes.failure_stage import BREAKS, REPAIRS, UNDECODABLE, VERDICTS, best_probe
-from ostools.measure.probes.scores import BETWEEN, BEYOND, SAME, TESTS
+from ostools.measure.probes.failure_stage import (
+    BREAKS,
+    REPAIRS,
+    UNDECODABLE,
+    VERDICTS,
+    best_probe,
+    untrained_as_good,
+)
+from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, SAME, TESTS
 from ostools.reporting.findings.position import where_read
+from ostools.reporting.page.section import Headline
 from ostools.results import Frame, Row, frame_of
 
 _LENGTHS = {SAME: "the same lengths", BETWEEN: "interpolated lengths", BEYOND: "extrapolated lengths"}
@@ -18,6 +27,43 @@ UNDECODABLE_WORDS = (
     "Undecodable: a linear probe trained on so many examples does not decode the answer. Probes that are "
     "not linear, and more examples, were not tried."
 )
+
+
+def error_verdict(result: FailureStage) -> ErrorVerdict:
+    """Where wrong answers fall, in the first dtype and without a mitigation."""
+    dtype = str(result.provenance.parameters["dtypes"][0])
+    tables: list[Any] = [frame_of(result), result.answers]
+    stages, answers = (table[(table["dtype"] == dtype) & (table["mitigation"] == NONE)] for table in tables)
+    right = answers.groupby("length")["correct"].sum()
+    wrong = answers.groupby("length")["correct"].count() - right
+    is_hidden = stages.set_index("length")["indistinguishable"].astype(bool)
+    below = stages[stages["indistinguishable"].astype(bool)]
+    return explain_errors(right.to_dict(), wrong.to_dict(), is_hidden.to_dict(), _reads(result.probes, dtype, below))
+
+
+def _reads(probes: Decodability, dtype: str, rows: Frame) -> bool | None:
+    """Whether a probe says most right answers at these lengths, by more than its controls; None where none was tested."""
+    tested = int(rows["prompts"].sum())
+    if not tested:
+        return None
+    best, _ = best_probe(probes, dtype)
+    by_more = best["finding"] == DECODABLE and not untrained_as_good(probes, best)
+    return by_more and float((rows["decoded"] * rows["prompts"]).sum()) > tested / 2
+
+
+def errors_headline(result: FailureStage) -> Headline:
+    """Whether answers are wrong where the last token still tells n from n + 1; right answers, the probe, how it was asked."""
+    parameters, answers = result.provenance.parameters, result.answers
+    dtype = str(parameters["dtypes"][0])
+    right = f"{int(answers['correct'].sum())} of {len(answers)} answers are right"
+    frame: Any = result.frame
+    tested = int(frame["prompts"].sum())
+    read = (
+        f"; a linear probe says {(frame['decoded'] * frame['prompts']).sum():.0f} of {tested} right" if tested else ""
+    )
+    asked = f"Asked in {dtype}: {parameters['task']}, {frame['length'].min()} to {frame['length'].max()} items."
+    text = " ".join([f"{right}{read}.", asked, *where_read(parameters)[:1]])
+    return Headline(error_verdict(result).sentence, text, "failure-stage", "Where it is lost")
 
 
 def failure_stage_findings(result: FailureStage) -> list[str]:

@@ -1,8 +1,9 @@
 """From measurements to a page: of one model, or of two side by side.
 
-The first section has a strip of verdicts, headlines with their figures, and small charts. The first headline is the first, in
-the report's order, that found something. No headline is picked after looking: the derivative is the first of the profile, and
-every prompt counts for collapse. What was not tested, or not decided, is said to be so.
+The first section has a strip of verdicts, headlines with their figures, and small charts. The first headline says whether
+answers are wrong where the last token still tells n from n + 1, and how the model was asked. Without it the first headline is
+the first, in the report's order, that found something. No headline is picked after looking: the derivative is the first of the
+profile, and every prompt counts for collapse. What was not tested, or not decided, is said to be so.
 
 A page of two goes by question, the first model's section before the second's. Every section and
 chart keeps its model's name and its own scale.
@@ -30,6 +31,8 @@ from ostools.reporting.sections.about import again_section, reading_section, run
 from ostools.reporting.sections.records import Measurements
 from ostools.reporting.style import theme
 
+LEAD = "failure-stage"
+"""The section whose headline stands first."""
 SMALL = 265, 104
 """Width and height of a chart of the first section."""
 WITHOUT_VIEW = "The interactive view of heads stands in the report of one model: a page holds one such view."
@@ -48,13 +51,13 @@ def _sections(measured: Measurements) -> dict[str, Section]:
 def render_report(measured: Measurements, command: str) -> str:
     """The page of one model."""
     model: Any = measured.provenance.model
-    title = "the embedded model" if model["name"] == EMBEDDED else theme.title(title_of(model))
+    title = "The embedded model" if model["name"] == EMBEDDED else theme.title(title_of(model))
     size = f"{model['architecture']}, {model['n_parameters']:,} parameters, {model['dtype']}."
     sections = _sections(measured)
     first = findings_section(measured, list(sections))
     last = reading_section(), again_section(command, measured.prompt)
     page = [first, run_section(measured), *sections.values(), *last]
-    return render_sections(f"Over-squashing and collapse in {title}", _LEAD.format("this model", size), page)
+    return render_sections(title, _LEAD.format("this model", size), page)
 
 
 def render_two(pair: tuple[Measurements, Measurements], command: str) -> str:
@@ -81,8 +84,7 @@ def render_two(pair: tuple[Measurements, Measurements], command: str) -> str:
     note = (
         "Each number is of the model that its section names. The distances and norms of two models do not share a unit."
     )
-    title = f"Over-squashing and collapse in {names[0]} and {names[1]}"
-    return render_sections(title, _LEAD.format("two models", note), page)
+    return render_sections(f"{names[0]} and {names[1]}", _LEAD.format("two models", note), page)
 
 
 def _of_model(section: Section, place: int, name: str) -> Section:
@@ -163,11 +165,15 @@ def verdicts(measured: Measurements) -> list[StripField]:
 
 
 def headlines(measured: Measurements) -> list[Headline]:
-    """A headline for each question whose data exist, in the report's order; the first that found something leads."""
+    """A headline for each question whose data exist, in the report's order; that of `LEAD`, else the first that found
+    something, leads."""
     builders = dict.fromkeys(section.headlines for section in SECTIONS.values())
     lines = [line for builder in builders for line in builder(measured) if line is not None]
     decided_sections = [field.section for field in verdicts(measured) if field.state == FOUND]
-    lead = next((line for line in lines if line.section in decided_sections), None)
+    leading = [line for line in lines if line.section == LEAD] or [
+        line for line in lines if line.section in decided_sections
+    ]
+    lead = next(iter(leading), None)
     return sorted(lines, key=lambda line: line is not lead)
 
 

@@ -176,7 +176,7 @@ def measure(
         reasons = only_by_name(shape, len(ids), quick)
         measured.left_out += [LeftOut(name, reason) for name, reason in reasons.items()]
     has_curves = not {"collapse", "precision"}.isdisjoint(plan.names)
-    measured.reduced = plan.extent.words(has_curves and lengths == plan.extent.lengths(max(lengths)))
+    measured.reduced = plan.extent.words(has_curves and lengths == plan.extent.lengths(max(lengths)), quick)
     steps = _steps(plan)
     run = Run(model, prompt, plan, measured, progress, total=round(100 * sum(step.share for step in steps)))
     for step in steps:

@@ -11,9 +11,10 @@ from ostools.experiments.study.study import study_memory
 from ostools.experiments.study.verdicts import ABOUT, ABOUT_WORDS, HELPS, HURTS, LARGER, NO_EFFECT, SMALLER, UNCHANGED
 from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.experiments.study.verdicts import in_words as effect_words
+from ostools.experiments.wrong_answers import APART, HIDDEN, NONE_WRONG, UNTOLD
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
-from ostools.measure import evaluate, failure_stage
+from ostools.measure import FailureStage, evaluate, failure_stage
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.probes.failure_stage import failure_stage_memory
@@ -27,6 +28,7 @@ from ostools.reporting.findings.answers import (
     unread_texts,
 )
 from ostools.reporting.findings.collapse import task_of
+from ostools.reporting.findings.probes import error_verdict, errors_headline
 from ostools.reporting.page.section import FOUND, NOT_FOUND, OPEN, UNTESTED, Headline, Part, StripField
 from ostools.reporting.sections import extent
 from ostools.reporting.sections.blocks import block, in_detail, tables_of
@@ -135,7 +137,7 @@ def _study(run: Run, progress: Progress | None) -> Study:
         mitigations=extent.MITIGATIONS,
         lengths=extent.STUDY_LENGTHS,
         seeds=run.plan.extent.study_seeds,
-        measures=("answers", "log_probability", "collapse"),
+        measures=run.plan.extent.study_measures,
         dtypes=(),
         progress=progress,
     )
@@ -169,6 +171,7 @@ def task_with_room(unmitigated: Sequence[Evaluation]) -> str:
 
 def _study_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
     options: dict[str, Any] = {"mitigations": extent.MITIGATIONS, "seeds": plan.extent.study_seeds}
+    options["measures"] = plan.extent.study_measures
     studies = [study_memory(model, name, extent.STUDY_LENGTHS, **options) for name in extent.EVALUATION]
     return [*_answers_memory(model, plan), *studies]
 
@@ -254,16 +257,27 @@ FAILURE_STAGE_LEAD = (
 
 
 def _measure_failure_stage(run: Run) -> None:
-    task, lengths = extent.FAILURE_STAGE_TASK, extent.FAILURE_STAGE_LENGTHS
-    options: Any = {"lengths": lengths, **extent.FAILURE_STAGE}
-    run.measured.failure_stage = run.measure(
-        "failure-stage", 12, lambda part: failure_stage(run.model, task, progress=part, **options)
-    )
+    options = _failure_stage_options(run.plan, str(next(run.model.parameters()).dtype))
+
+    def measured(progress: Progress | None) -> FailureStage:
+        task, about = extent.FAILURE_STAGE_TASK, {**options, "progress": progress}
+        return run.beside_untrained(
+            "failure-stage", lambda both: failure_stage(run.model, task, random_weights=both, **about)
+        )
+
+    run.measured.failure_stage = run.measure("failure-stage", 12, measured)
+
+
+def _failure_stage_options(plan: Plan, dtype: str) -> dict[str, Any]:
+    """In the dtype in which the model answers."""
+    options = {"lengths": extent.FAILURE_STAGE_LENGTHS, "seeds": plan.extent.stage_seeds}
+    return options | {"dtypes": (dtype.removeprefix("torch."),)}
 
 
 def _failure_stage_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
-    task, lengths = extent.FAILURE_STAGE_TASK, extent.FAILURE_STAGE_LENGTHS
-    yield failure_stage_memory(model, task, lengths, **extent.FAILURE_STAGE)
+    task, options = extent.FAILURE_STAGE_TASK, _failure_stage_options(plan, str(model.dtype))
+    both, alone = (failure_stage_memory(model, task, random_weights=twin, **options) for twin in (True, False))
+    yield plan.beside_untrained(model, alone, both)
 
 
 def _failure_stage_parts(measured: Measurements) -> list[Part]:
@@ -283,6 +297,19 @@ def _failure_stage_parts(measured: Measurements) -> list[Part]:
     return [block(result, "failure-stage-chart", caption, result.findings(), has_words=True, **content)]
 
 
+def _failure_stage_headlines(measured: Measurements) -> list[Headline]:
+    return [] if measured.failure_stage is None else [errors_headline(measured.failure_stage)]
+
+
+def _failure_stage_verdict(measured: Measurements) -> StripField:
+    """Found where the wrong answers fall where rounding hides n from n + 1."""
+    state, result = UNTESTED, measured.failure_stage
+    if result is not None:
+        state = {HIDDEN: FOUND, APART: NOT_FOUND, UNTOLD: OPEN, NONE_WRONG: UNTESTED}[error_verdict(result).verdict]
+    rule = "are answers wrong where the last token no longer tells n from n + 1?"
+    return StripField("Errors by collapse", state, rule, "failure-stage")
+
+
 FAILURE_STAGE = ReportSection(
     "failure-stage",
     "Where is the answer lost?",
@@ -290,5 +317,7 @@ FAILURE_STAGE = ReportSection(
     FAILURE_STAGE_LEAD,
     Step(12, _measure_failure_stage, _failure_stage_memory),
     _failure_stage_parts,
-    dear=dear_from(extent.LARGE, "and its probes would take minutes on a CPU"),
+    _failure_stage_headlines,
+    _failure_stage_verdict,
+    dear_from(extent.DEAR, "and it would take over half an hour on a CPU"),
 )

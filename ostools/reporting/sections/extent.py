@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ostools.measure.bounds.variants import VARIANTS
@@ -15,17 +15,18 @@ ONES, LONGEST_WINDOW = "figure-5a", 1024
 """The prompt of ones: its lengths go on past the model's sliding window, of at most so many tokens."""
 EVALUATION = ("copy-last:uniform=true", "count-ones-bernoulli")
 """Tasks with drawn prompts: a share of right answers then has an interval, and is not known by the task."""
-FAILURE_STAGE_TASK, FAILURE_STAGE_LENGTHS = "count-ones-bernoulli", (4, 8, 16, 32, 64)
-FAILURE_STAGE: dict[str, Any] = {"dtypes": ("float32",), "seeds": tuple(range(12))}
-"""Counting, where the paper expects that answers are lost."""
+FAILURE_STAGE_TASK, FAILURE_STAGE_LENGTHS = "count-ones-bernoulli", (4, 8, 12, 16, 24, 32, 48, 64)
+"""Counting, where the paper expects that answers are lost; a verdict on where they are wrong counts lengths."""
 STUDY_LENGTHS = tuple(range(4, 37, 4))
 """The study of mitigations: as few lengths as can decide about two of them."""
 MITIGATIONS = ("separator:every=3", "hint")
 """The paper's comma (Section 4, against collapse) and its hint (Section 3.1, for copying)."""
 PASSAGES, PASSAGE_TOKENS = 6, 36
 """Natural passages, two of each kind, of the section on position; tokens of each."""
-LARGE = 3e7
-"""Parameters of the blocks from which on a whole report takes over ten minutes."""
+LARGE, VERY_LARGE = 3e7, 3e8
+"""Parameters of the blocks from which on a whole report takes over ten minutes, and one of a `REDUCED` extent does."""
+DEAR = 2e9
+"""Parameters of the blocks from which on a section of backward passes, or of sixty answers, takes over half an hour."""
 
 
 NOT_QUICK = ("precision", "failure-stage", "mitigations")
@@ -36,15 +37,18 @@ NOT_QUICK = ("precision", "failure-stage", "mitigations")
 class Extent:
     """How much of each kind is measured on a model of one size.
 
-    collapse_step: every so many lengths. forms, mlp_norm: of the path sum. cotangents: of the sketch
-    of the position effect; untrained: whether the architecture before training is measured beside it.
+    collapse_step: every so many lengths. answer_seeds, stage_seeds, study_seeds: sequences a length of `evaluate`, of
+    `failure_stage` and of the study. study_measures: of the study. forms, mlp_norm: of the path sum. cotangents: of the sketch
+    of the position effect. untrained: whether the architecture before training stands beside that effect and the probes.
     """
 
     collapse_step: int
     formats: tuple[str, ...]
     answer_lengths: tuple[int, ...]
     answer_seeds: tuple[int, ...]
+    stage_seeds: tuple[int, ...]
     study_seeds: tuple[int, ...]
+    study_measures: tuple[str, ...]
     forms: tuple[str, ...]
     mlp_norm: str
     cotangents: int
@@ -60,17 +64,22 @@ class Extent:
         steps = range(self.collapse_step, longest + 1, self.collapse_step)
         return sorted({*range(1, min(8, longest) + 1), *steps, longest})
 
-    def words(self, default_lengths: bool) -> str:
+    def words(self, default_lengths: bool, quick: bool) -> str:
         """What is less than on a small model, and how to have all of it; of collapse, where it has its default lengths."""
         if self.collapse_step == 1:
             return ""
-        start = "" if self.untrained else "This report is a quick one: without `--quick` it measures more. "
+        start = "This report is a quick one: without `--quick` it measures more. " if quick else ""
         alone = "" if self.untrained else " and no untrained model beside it"
+        bound = (
+            "Theorem 5.1's and one certified bound, which bounds an MLP by the product of its matrices' norms"
+            if "local" in self.forms
+            else "Theorem 5.1's alone"
+        )
         text = (
             f"{start}Answers are measured at {len(self.answer_lengths)} lengths of {len(self.answer_seeds)} sequences each, "
-            f"mitigations on one sequence a length, and the position with {self.cotangents} cotangents{alone}. Of the path "
-            "sum's forms the report has Theorem 5.1's and one certified bound, which bounds an MLP by the product of its "
-            "matrices' norms. `ostools evaluate`, `mitigate`, `bounds` and `collapse` measure more."
+            f"mitigations on {len(self.study_seeds)} sequences a length, and the position with {self.cotangents} "
+            f"cotangents{alone}. Of the path sum's forms the report has {bound}. `ostools evaluate`, `mitigate`, "
+            "`sensitivity`, `bounds` and `collapse` measure more."
         )
         lengths = (
             f"the lengths 1 to 8 and at every {self.collapse_step}th one after that; `--lengths 1:256` measures all"
@@ -78,14 +87,53 @@ class Extent:
         return f"{text} Collapse is measured at {lengths}." if default_lengths else text
 
 
-FULL = Extent(1, FORMATS, (4, 8, 16, 32, 64), tuple(range(8)), tuple(range(4)), tuple(VARIANTS), "svd", 8)
-_FORMS = ("local", "theorem-5.1")
-REDUCED = Extent(16, (*CASTS, "float16"), (4, 8, 16, 32), tuple(range(4)), (0,), _FORMS, "product", 4)
-QUICK = Extent(64, CASTS, (4, 16), tuple(range(2)), (0,), _FORMS, "product", 2, untrained=False)
+FULL = Extent(
+    collapse_step=1,
+    formats=FORMATS,
+    answer_lengths=(4, 8, 16, 32, 64),
+    answer_seeds=tuple(range(8)),
+    stage_seeds=tuple(range(8)),
+    study_seeds=tuple(range(4)),
+    study_measures=("answers", "log_probability", "collapse"),
+    forms=tuple(VARIANTS),
+    mlp_norm="svd",
+    cotangents=8,
+)
+REDUCED = replace(
+    FULL,
+    collapse_step=16,
+    formats=(*CASTS, "float16"),
+    answer_lengths=(4, 8, 16, 32),
+    answer_seeds=tuple(range(6)),
+    study_seeds=tuple(range(3)),
+    forms=("local", "theorem-5.1"),
+    mlp_norm="product",
+    cotangents=4,
+)
+"""A verdict on answers rests on 24 questions, and one on a mitigation on 27."""
+LEAST = replace(
+    REDUCED,
+    collapse_step=64,
+    formats=CASTS,
+    stage_seeds=tuple(range(6)),
+    study_measures=("answers",),
+    forms=("theorem-5.1",),
+    cotangents=2,
+    untrained=False,
+)
+"""Of a very large model. A certified bound of one takes minutes, and is tens of powers of ten above what is measured."""
+QUICK = {
+    "collapse_step": 64,
+    "formats": CASTS,
+    "answer_lengths": (4, 16),
+    "answer_seeds": (0, 1),
+    "cotangents": 2,
+    "untrained": False,
+}
 
 
 def extent_of(shape: Shape, quick: bool = False) -> Extent:
     """The extent of a report on a model of that shape. `quick`: the least that still says something."""
-    if quick:
-        return QUICK
-    return REDUCED if shape.n_layers * shape.block_parameters > LARGE else FULL
+    parameters = shape.n_layers * shape.block_parameters
+    extent = LEAST if parameters > VERY_LARGE else REDUCED if parameters > LARGE or quick else FULL
+    return replace(extent, **QUICK) if quick else extent

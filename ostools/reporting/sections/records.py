@@ -10,11 +10,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+import torch
+
 from hooks import HookError
 from mitigations import MitigationError
 from ostools.experiments.position import PositionEffect
 from ostools.experiments.study.study import Study
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, InsufficientMemoryError
+from ostools.ground.memory import available_memory
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure import Collapse, Comparison, FailureStage, Profile, Sensitivity
 from ostools.measure.answers.result import Evaluation
@@ -84,6 +87,11 @@ class Plan:
     pos: int
     extent: Extent
 
+    def beside_untrained(self, model: Unloaded, alone: int, both: int) -> int:
+        """Of two forecasts the one that `Run.beside_untrained` will come to."""
+        free = available_memory(torch.device(model.kind)) - model.held_bytes
+        return both if self.extent.untrained and both <= free else alone
+
 
 @dataclass
 class Run:
@@ -128,6 +136,17 @@ class Run:
             for name in names
         ]
         return [outcome for outcome in outcomes if outcome is not None]
+
+    def beside_untrained(self, section: str, work: Callable[[bool], Outcome]) -> Outcome:
+        """The outcome of `work(True)`, beside the untrained model; of `work(False)` where that is not to stand beside, or does
+        not fit into memory, which is noted."""
+        try:
+            return work(self.plan.extent.untrained)
+        except InsufficientMemoryError as error:
+            if not self.plan.extent.untrained:
+                raise
+            self.measured.left_out.append(LeftOut(section, f"without the untrained model: {error}"))
+            return work(False)
 
     def _tell(self, steps_done: int, total: int) -> None:
         self.steps_done = max(steps_done, self.steps_done)

@@ -7,11 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from ostools.experiments import position_effect
+from ostools.experiments.position import PositionEffect
+from ostools.ground.progress import Progress
 from ostools.measure import Comparison, Sensitivity, bounds, compare, profile, sensitivity
 from ostools.measure.attention.attention import attention, patterns_memory
 from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.bounds.variants import undescribed
 from ostools.measure.jacobian.memory import sensitivity_memory
+from ostools.measure.probes.probe import DRAWING
 from ostools.measure.unloaded import Unloaded
 from ostools.reporting.charts.heads_view import interactive_view
 from ostools.reporting.findings import sensitivity as findings
@@ -31,7 +34,7 @@ from ostools.reporting.page.section import (
     StripField,
 )
 from ostools.reporting.sections.blocks import block, in_detail, tables_of
-from ostools.reporting.sections.extent import PASSAGE_TOKENS, PASSAGES
+from ostools.reporting.sections.extent import DEAR, PASSAGE_TOKENS, PASSAGES
 from ostools.reporting.sections.records import LeftOut, Measurements, Plan, ReportSection, Run, Step, dear_from
 from ostools.results import Frame, frame_of
 from ostools.results.table_head import TableHead
@@ -50,6 +53,10 @@ LAYERS_LEAD = "The same derivative with respect to what each block reads: where 
 ATTENTION_LEAD = (
     "The last token's attention in every head. It says by how much each value is multiplied. It does not say what that does to "
     "the answer."
+)
+NO_BOUND = (
+    "a certified bound: it takes minutes on a model of this size, and on smaller ones it is tens of powers of ten above what "
+    "is measured; `ostools bounds --variant local --mlp-norm product` measures it"
 )
 SHAPE_NOTE = (
     "The test compares means of log10 norms over fifteen blocks of neighbouring tokens, five to a third. A shape is named "
@@ -87,6 +94,8 @@ def _measure_bounds(run: Run, norms: Sensitivity) -> None:
     paths = run.measure("sensitivity", 10, lambda part: bounds(run.model, run.prompt, progress=part, **options))
     if paths is not None:
         run.measured.comparison = compare(norms, paths)
+    if "local" not in extent.forms:
+        run.measured.left_out.append(LeftOut("sensitivity", NO_BOUND))
     for reason in dict.fromkeys(reasons.values()):
         names = ", ".join(name for name in reasons if reasons[name] == reason)
         run.measured.left_out.append(LeftOut("sensitivity", f"{names}: {reason}"))
@@ -203,7 +212,7 @@ SENSITIVITY = ReportSection(
     _sensitivity_parts,
     _headlines,
     _verdict,
-    dear_from(2e9, "and it would take over half an hour on a CPU"),
+    dear_from(DEAR, "and it would take over half an hour on a CPU"),
 )
 LAYERS = ReportSection(
     "layers",
@@ -234,20 +243,21 @@ POSITION_LEAD = (
 
 
 def _measure_position(run: Run) -> None:
+    run.measured.position = run.measure("position", 20, lambda part: _position(run, part))
+
+
+def _position(run: Run, progress: Progress | None) -> PositionEffect:
     # By a sketch: its error is small beside the intervals over hundreds of tokens.
-    extent = run.plan.extent
-    sizes: Any = {"passages": PASSAGES, "tokens": PASSAGE_TOKENS}
-    sizes |= {"cotangents": extent.cotangents, "untrained": extent.untrained}
-    run.measured.position = run.measure(
-        "position", 20, lambda part: position_effect(run.model, method="sketch", progress=part, **sizes)
-    )
+    options: Any = {"passages": PASSAGES, "tokens": PASSAGE_TOKENS, "method": "sketch", "progress": progress}
+    options["cotangents"] = run.plan.extent.cotangents
+    return run.beside_untrained("position", lambda both: position_effect(run.model, untrained=both, **options))
 
 
 def _position_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
-    """Of the longest passage, beside the copy of the model with random weights where there is one."""
+    """Of the longest passage, beside the untrained model where there is one."""
     options: dict[str, Any] = {"method": "sketch", "cotangents": plan.extent.cotangents}
-    copy_bytes = model.copy_bytes if plan.extent.untrained else 0
-    yield sensitivity_memory(model, PASSAGE_TOKENS + 2, linearisations="full", **options) + copy_bytes
+    alone = sensitivity_memory(model, PASSAGE_TOKENS + 2, linearisations="full", **options)
+    yield plan.beside_untrained(model, alone, max(alone + model.copy_bytes, DRAWING * model.shape.parameters))
 
 
 def _position_verdict(measured: Measurements) -> StripField:

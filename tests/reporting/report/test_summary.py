@@ -25,7 +25,14 @@ from ostools.reporting.sections.collapse import collapse_headline
 from ostools.reporting.sections.records import LeftOut, Measurements, Plan, Run
 from ostools.results import Provenance
 from tests.experiments.test_position import made as made_position
-from tests.reporting.made import PROVENANCE, made_collapse, made_comparison, made_evaluation, made_sensitivity
+from tests.reporting.made import (
+    PROVENANCE,
+    made_collapse,
+    made_comparison,
+    made_evaluation,
+    made_failure_stage,
+    made_sensitivity,
+)
 
 TEN = np.arange(1.0, 11.0)
 
@@ -39,7 +46,7 @@ def strip(**found: Any) -> dict[str, str]:
 
 
 def test_nothing_measured_is_not_tested_and_has_no_headline() -> None:
-    names = ["Collapse", "Over-squashing", "Bounds", "Wrong answers", "Mitigations"]
+    names = ["Collapse", "Over-squashing", "Bounds", "Wrong answers", "Errors by collapse", "Mitigations"]
     assert strip() == dict.fromkeys(names, "not tested")
     (part,) = findings_section(measurements(), []).parts
     assert (list(part.strip), list(part.headlines), list(part.overview)) == ([], [], [])
@@ -174,6 +181,54 @@ def test_a_form_is_believed_by_the_rule_that_stands_beside_it(values: np.ndarray
     assert "correlation of 0.9 on, over at least 8 tokens, and a size within a factor of 2." in said.text
 
 
+# --- where answers are wrong
+
+ERRORS = {4: (6, 0), 8: (1, 5), 16: (0, 6), 32: (0, 6), 64: (0, 6)}
+BELOW = (8, 16, 32, 64)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "decoded", "state", "sentence"),
+    [
+        ((), 2, "not found", "The answers are wrong where the last token still tells n from n + 1: "),
+        (BELOW, 2, "found", "The answers are wrong where the last token no longer tells n from n + 1: "),
+        (BELOW, None, "found", "The answers are wrong where the last token no longer tells n from n + 1: "),
+        (
+            *(BELOW, 5, "not decided"),
+            "Whether wrong answers are collapse cannot be told: the pairs are below the noise, and a probe still reads the "
+            "count there (",
+        ),
+        (
+            *((16, 32), 2, "not decided"),
+            "Whether wrong answers are collapse cannot be told: errors fall on both kinds of pairs, or on few lengths (",
+        ),
+    ],
+)
+def test_the_first_headline_says_where_answers_are_wrong_and_how_the_model_was_asked(
+    hidden: tuple[int, ...], decoded: int | None, state: str, sentence: str
+) -> None:
+    """It leads, whatever else was found."""
+    collapsed = made_collapse(lambda n: 1e-4, lengths=range(1, 17), noise={"bfloat16": 1e-3})
+    measured = measurements(failure_stage=made_failure_stage(ERRORS, hidden, decoded), collapses=[collapsed])
+    first, second = headlines(measured)
+    assert first.verdict.startswith(f"{sentence}of 4 lengths with a wrong answer the pair is told apart at ")
+    assert second.section == "collapse"
+    probe = "" if decoded is None else f"; a linear probe says {5 * decoded} of 30 right"
+    assert first.text == (
+        f"7 of 30 answers are right{probe}. Asked in bfloat16: count-ones-bernoulli, 4 to 64 items. y is that of the token "
+        "from which the answer is predicted: '·' (position 40 at n = 4, 48 at n = 8), in the chat template, with the answer "
+        "line begun ('There are')."
+    )
+    fields = {field.name: field.state for field in verdicts(measured)}
+    assert (fields["Errors by collapse"], fields["Collapse"]) == (state, "found")
+
+
+def test_no_wrong_answer_tests_nothing() -> None:
+    made = made_failure_stage({4: (6, 0), 8: (6, 0)}, hidden=(8,))
+    assert strip(failure_stage=made)["Errors by collapse"] == "not tested"
+    assert headlines(measurements(failure_stage=made))[0].verdict == "No answer is wrong."
+
+
 # --- answers and mitigations
 
 
@@ -255,7 +310,7 @@ def test_what_was_not_tried_stands_with_the_command_that_tries_it() -> None:
     dear = LeftOut("sensitivity", "it takes hours; `--section sensitivity` measures it")
     fields = verdicts(Measurements(tried, "text", ("t",), left_out=[dear, LeftOut("evaluate", "not read")]))
     with_command = {field.section for field in fields if "`ostools report --section" in field.rule}
-    assert with_command == {"collapse", "position", "sensitivity", "mitigations"}
+    assert with_command == {"collapse", "position", "sensitivity", "failure-stage", "mitigations"}
 
 
 def test_the_first_headline_and_chart_are_of_what_was_found() -> None:
