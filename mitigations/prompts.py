@@ -44,7 +44,8 @@ class Partition(Mitigation):
     """Parts of `size` items with `text` between them, and a request to count each part and then to add the counts.
 
     Counting in parts is the "System-2" strategy of arXiv 2601.02989. The request is in our words, one space after the prompt.
-    The model writes the counts before the final line: an answer gets more tokens, and what stands in the final line is read.
+    It gives the form of a part's line: Qwen2.5-Coder-1.5B-Instruct passed over two requests without one. The model writes the
+    counts before the final line: an answer gets more tokens, and what stands in the final line is read.
 
     Raises `MitigationError` for size < 1, for text that is blank or contains a digit or a letter, and for separators between
     the items, which would count as items of a part. Only tasks take it whose answer is the sum of the answers of the parts and
@@ -74,8 +75,8 @@ class Partition(Mitigation):
 
     def prompt(self, text: str) -> str:
         return (
-            f"{text} The sequence is in parts, with {self.text.strip()} between two parts. First write the count of each part, "
-            "one part a line, then add these counts for the final answer."
+            f"{text} The sequence is in parts, with {self.text.strip()} between two parts. First write one line for each part, "
+            "'Part 1: <count>' and so on, then add these counts for the final line."
         )
 
 

@@ -44,7 +44,7 @@ def test_a_counting_task_keeps_its_answer_and_asks_for_every_count(name: str, le
     assert asked.reasons
     assert question(form, length).counts == 0
     assert not question(form, length).reasons
-    assert " First write the count of each part" in asked.text
+    assert " First write one line for each part, 'Part 1: <count>' and so on" in asked.text
 
 
 @pytest.mark.parametrize(
