@@ -66,7 +66,10 @@ def test_the_bar_stands_in_the_place_of_what_joins_the_items(name: str, shown: s
     [
         ("copy-last", "the sum of the counts of its parts, such as count-ones, found copy-last"),
         ("copy", "the sum of the counts of its parts, such as count-ones, found copy"),
-        ("count-ones-figure-5", "a final line, such as count-ones, found count-ones-figure-5: the first count would be"),
+        (
+            "count-ones-figure-5",
+            "a final line, such as count-ones, found count-ones-figure-5: the first count would be",
+        ),
     ],
 )
 def test_a_task_that_is_not_counted_in_parts_is_refused_at_every_length(name: str, message: str, length: int) -> None:
