@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from mitigations.base import Composed, Label, Mitigation, MitigationError, compose, insert, parts, rewrite
+from mitigations.base import Bar, Composed, Label, Mitigation, MitigationError, compose, insert, parts, rewrite
 from mitigations.named import BUILT_IN, label, mitigation, names, optional
 from mitigations.passes import AttentionTemperature, SlidingWindow, Upcast
-from mitigations.prompts import Hint, Interleave, Numbered, PositionalHint, RepeatPrompt, Separator
+from mitigations.prompts import Hint, Interleave, Numbered, Partition, PositionalHint, RepeatPrompt, Separator
 
 if TYPE_CHECKING:  # loaded on first use: they run a model, so they import torch, and a name with its options needs none
     from mitigations.contract import acts as acts
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # loaded on first use: they run a model, so they import torch
 __all__ = [
     "BUILT_IN",
     "AttentionTemperature",
+    "Bar",
     "Composed",
     "Hint",
     "Interleave",
@@ -25,6 +26,7 @@ __all__ = [
     "Mitigation",
     "MitigationError",
     "Numbered",
+    "Partition",
     "PositionalHint",
     "RepeatPrompt",
     "Separator",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:  # importing it takes seconds, and a prompt rewrite needs none of it
     from transformer_lens.model_bridge import TransformerBridge
@@ -60,11 +60,18 @@ class Label(str):
     """
 
 
+class Bar(str):
+    """A piece of text between two parts of a sequence whose answers add up to the answer of the whole, such as " | "."""
+
+
 class Mitigation:
     """Base class of a mitigation. Override what you need; the methods that you leave alone do nothing.
 
-    Subclasses are small frozen dataclasses whose fields define their numbers.
+    Subclasses are small frozen dataclasses whose fields define their numbers. counts_parts: whether the prompt asks for the
+    answer of each part of the sequence, with a `Bar` between two, before the final line.
     """
+
+    counts_parts: ClassVar[bool] = False
 
     def sequence(self, items: Sequence[str]) -> Sequence[str]:
         """The task's items with text inserted between them. Apart from that, only a `Label` may stand before each item."""

@@ -9,6 +9,7 @@ from mitigations.registry import Listed, Registry
 GROUP = "ostools.mitigations"
 BUILT_IN = {
     "separator": "mitigations.prompts:Separator",
+    "partition": "mitigations.prompts:Partition",
     "hint": "mitigations.prompts:Hint",
     "positional-hint": "mitigations.prompts:PositionalHint",
     "numbered": "mitigations.prompts:Numbered",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
-from mitigations.base import Label, Mitigation, MitigationError, require_short, require_text, require_whole
+from mitigations.base import Bar, Label, Mitigation, MitigationError, require_short, require_text, require_whole
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,47 @@ class Separator(Mitigation):
                 pieces.append(self.text)
             pieces.append(item)
         return pieces
+
+
+@dataclass(frozen=True)
+class Partition(Mitigation):
+    """Parts of `size` items with `text` between them, and a request to count each part and then to add the counts.
+
+    Counting in parts is the "System-2" strategy of arXiv 2601.02989. The request is in our words, one space after the prompt.
+    It gives the form of a part's line: Qwen2.5-Coder-1.5B-Instruct passed over two requests without one. The model writes the
+    counts before the final line: an answer gets more tokens, and what stands in the final line is read.
+
+    Raises `MitigationError` for size < 1, for text that is blank or contains a digit or a letter, and for separators between
+    the items, which would count as items of a part. Only tasks take it whose answer is the sum of the answers of the parts and
+    that ask for a final line: elsewhere the first count would be read as the answer.
+    """
+
+    size: int = 5
+    text: str = " | "
+
+    counts_parts: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_whole(self, "size", 1)
+        require_text(self, "text")
+        if not self.text.strip() or any(character.isalnum() for character in self.text):
+            raise MitigationError(f"Partition: expected text without letters and digits, found {self.text!r}")
+
+    def sequence(self, items: Sequence[str]) -> Sequence[str]:
+        pieces: list[str] = []
+        for index, item in enumerate(items):
+            if not any(character.isalnum() for character in item):
+                raise MitigationError(f"Partition: expected items, found the separator {item!r}: put partition first")
+            if index and index % self.size == 0:
+                pieces.append(Bar(self.text))
+            pieces.append(item)
+        return pieces
+
+    def prompt(self, text: str) -> str:
+        return (
+            f"{text} The sequence is in parts, with {self.text.strip()} between two parts. First write one line for each part, "
+            "'Part 1: <count>' and so on, then add these counts for the final line."
+        )
 
 
 @dataclass(frozen=True)

@@ -157,5 +157,5 @@ def reading(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> dict[str
         "line": decoded(model.tokenizer, first.ids[-first.line :]) if first.line else "",
         "before_answer": form.answer_line(PLACE).partition(PLACE)[0],
         "numeric": form.numeric,
-        "reasons": form.reasons,
+        "reasons": first.task_prompt.reasons,
     }

@@ -19,7 +19,7 @@ from typing import Any, Literal, cast, get_args
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation
+from mitigations import Bar, Mitigation
 from ostools.ground.errors import InputError, unknown_name
 from ostools.models import Prompt, encode
 from ostools.models.chat import LOW, ON
@@ -189,8 +189,10 @@ def _pieces(task_prompt: TaskPrompt, items: Sequence[str], start: int) -> Iterat
     """Every piece of one copy of the sequence: which item it is (None: inserted), and where it stands in the encoded text."""
     prompt_text, at, index = task_prompt.asked_text, start, 0
     for rank, piece in enumerate(task_prompt.pieces):
-        low = prompt_text.index(piece, at)
-        at = low + len(piece)
+        # Blanks around a bar may be the next item's: the bar parts the items without them.
+        shown = piece.strip() if isinstance(piece, Bar) else piece
+        low = prompt_text.index(shown, at)
+        at = low + len(shown)
         # Inserted text may look like an item. The items stand in their order, the last one at the end.
         last = index == len(items) - 1
         is_item = index < len(items) and piece == items[index] and (not last or rank == len(task_prompt.pieces) - 1)
@@ -275,6 +277,11 @@ def elicit(
 def few_shot_text(task_question: Question, mitigation: Mitigation | None) -> tuple[str, str]:
     """The worked examples and the question; and the answer line up to the answer."""
     form = task_question.task
+    if task_question.counts:
+        raise InputError(
+            f"elicitation: {task_question.mitigation} asks for counts before the answer line, and a few-shot prompt begins "
+            "that line: expected chat or zero-shot"
+        )
     worked = [f"{example.text}{form.lead}{example.line}\n\n" for example in worked_examples(task_question, mitigation)]
     return "".join(worked) + task_question.text + form.lead, form.answer_line(PLACE).partition(PLACE)[0]
 

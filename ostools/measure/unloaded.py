@@ -109,7 +109,7 @@ class Unloaded:
         if elicitation == FEW_SHOT:
             text = "".join(few_shot_text(task_question, mitigation_object))
         token_count = count_tokens(tokenizer, text, chat=chat, system=system, thinking=thinking)
-        return LongestPrompt(token_count, count_tokens(tokenizer, line) if line.strip() else 0)
+        return LongestPrompt(token_count, count_tokens(tokenizer, line) if line.strip() else 0, task_question.counts)
 
     def elicitation(self, task: Task | str, elicitation: str | None = None, chat: bool | None = None) -> Elicitation:
         trained = read_trained_lengths(self.source.directory)

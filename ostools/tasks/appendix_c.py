@@ -21,9 +21,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import groupby
 from typing import Literal
 
-from mitigations import Hint
+from mitigations import Bar, Hint
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import whole_number
@@ -241,12 +242,14 @@ class AppendixTask(Task):
         Raises `InputError` for inserted text that would break a sum.
         """
         if self.name == "sum-ones":
-            if wrong := [piece for piece in pieces if not piece.isdigit()]:
+            if wrong := [piece for piece in pieces if not piece.isdigit() and not isinstance(piece, Bar)]:
                 raise InputError(f"sum-ones: expected numbers between the plus signs, found {wrong[0]!r} inserted")
-            return " + ".join(pieces)
+            parts = groupby(pieces, lambda piece: isinstance(piece, Bar))
+            return "".join(("" if is_bar else " + ").join(part) for is_bar, part in parts)
         if self.name == "count-word":
-            # A comma stands at the word before it.
-            return "".join(f" {piece}" if piece[:1].isalnum() else piece for piece in pieces).removeprefix(" ")
+            # A comma stands at the word before it, and a word has a blank of its own before it.
+            signs = (piece.rstrip() if isinstance(piece, Bar) else piece for piece in pieces)
+            return "".join(f" {piece}" if piece[:1].isalnum() else piece for piece in signs).removeprefix(" ")
         every = self.separator_every or max(len(pieces), 1)
         return ",".join("".join(pieces[start : start + every]) for start in range(0, len(pieces), every))
 

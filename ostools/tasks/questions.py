@@ -10,10 +10,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import mitigations
-from mitigations import Label, Mitigation, insert, rewrite
+from mitigations import Bar, Label, Mitigation, insert, rewrite
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.tasks.base import Task, seeds_of
@@ -28,6 +29,7 @@ class Question:
 
     text: the whole prompt, as a mitigation rewrote it. pieces: the items with what was inserted between them. key: the right
     answer; line: the right final line. rewritten: whether a mitigation changed the text. mitigation: its name, "none" for none.
+    counts: the parts of the sequence whose counts a mitigation asks for before the final line; 0 where none does.
     prefill: the words of the answer line with which a few-shot prompt ends; None where the model writes the whole line.
     """
 
@@ -41,6 +43,7 @@ class Question:
     line: str
     rewritten: bool
     prefill: str | None = field(default=None, kw_only=True)
+    counts: int = field(default=0, kw_only=True)
 
     @property
     def id(self) -> str:
@@ -50,6 +53,11 @@ class Question:
         """
         digest = hashlib.sha256(self.text.encode()).hexdigest()[:_DIGEST]
         return f"{label(self.task)} n={self.length} seed={self.seed} mitigation={self.mitigation} #{digest}"
+
+    @property
+    def reasons(self) -> bool:
+        """Whether the prompt asks for words before the final line: for reasoning, or for a count of each part."""
+        return self.task.reasons or self.counts > 0
 
     @property
     def to_write(self) -> str:
@@ -87,15 +95,41 @@ def question(form: Task, length: int, *, seed: int = 0, mitigation: Mitigation |
         )
     plain = before + sequence + after
     text = plain if mitigation is None else rewrite(mitigation, plain)
-    key = form.key([piece for piece in pieces if not isinstance(piece, Label)])
+    key = form.key([piece for piece in pieces if not isinstance(piece, Label | Bar)])
     line = form.answer_line(key)
     if len(line.splitlines()) != 1:
         raise InputError(
             f"{form.name}: expected a right answer of one line, found {line[:40]!r}: no final line could be right; insert no "
             "line ends into what is to be copied"
         )
-    rewritten = text != form.prompt(length, seed)
-    return Question(form, length, seed, mitigations.label(mitigation), text, pieces, key, line, rewritten)
+    rewritten, counts = text != form.prompt(length, seed), _counts(form, pieces, mitigation)
+    return Question(
+        form, length, seed, mitigations.label(mitigation), text, pieces, key, line, rewritten, counts=counts
+    )
+
+
+def _counts(form: Task, pieces: Sequence[str], mitigation: Mitigation | None) -> int:
+    """Number of parts whose counts a mitigation asks for; 0 where none does.
+
+    Raises `InputError` for a task whose answer is not the sum of those of the parts, and for one that asks for no final line.
+    """
+    asking = next((part for part in mitigations.parts(mitigation) if part.counts_parts), None)
+    if asking is None:
+        return 0
+    kept_pieces = (piece for piece in pieces if not isinstance(piece, Label))
+    parts = [tuple(group) for is_bar, group in groupby(kept_pieces, lambda piece: isinstance(piece, Bar)) if not is_bar]
+    whole = form.key([piece for part in parts for piece in part])
+    if not form.numeric or sum(int(form.key(part)) for part in parts) != int(whole):
+        raise InputError(
+            f"{mitigations.label(asking)}: expected a task whose answer is the sum of the counts of its parts, such as "
+            f"count-ones, found {form.name}"
+        )
+    if form.answer_line("") == "":
+        raise InputError(
+            f"{mitigations.label(asking)}: expected a task that asks for a final line, such as count-ones, found {form.name}: "
+            "the first count would be read as its answer"
+        )
+    return len(parts)
 
 
 def questions(

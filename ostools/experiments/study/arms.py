@@ -155,6 +155,10 @@ class Arm:
             status = INACTIVE if row["status"] == INACTIVE else ACTIVE
             for quantity in (*quantities, "tokens"):
                 self.cells[quantity, None, int(row["length"]), int(row["seed"])] = Cell(float(row[quantity]), status)
+        if self.asked.probability and self.asked.task_prompts[0].counts:
+            reason = "the model writes counts before the answer line, which has no probability right after the prompt"
+            refused = Cell(float("nan"), REFUSED, reason=reason)
+            self.cells |= {("log_probability", None, n, seed): refused for n, seed in self.questions}
 
     def _measure_collapse(self, dtypes: Sequence[str]) -> None:
         """Distance of the questions with n and n + 1 items at y, in float64 and in each dtype.

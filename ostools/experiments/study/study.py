@@ -199,7 +199,11 @@ def _tell_if_too_few(plan: StudyPlan, fewest: int) -> None:
 
 def _frame(arms: Mapping[str, Arm], plain: Arm) -> pd.DataFrame:
     """`Study.frame`: each measured number beside the one of the same question without the mitigation."""
-    rows = [_row(name, key, cell, plain.cells[key]) for name, arm in arms.items() for key, cell in arm.cells.items()]
+    rows = [
+        _row(name, key, cell, plain.cells.get(key, cell))
+        for name, arm in arms.items()
+        for key, cell in arm.cells.items()
+    ]
     frame: Any = pd.DataFrame(rows)
     frame["within_training"] = within_training(plain.model, plain.plan.form, frame["length"])
     return frame[COLUMNS]

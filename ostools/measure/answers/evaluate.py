@@ -105,7 +105,8 @@ def evaluate(
         temperature: 0 takes the most likely token, above 0 answers are drawn, by the same seeds under every mitigation.
         samples: answers to each prompt, at a temperature above 0.
         max_new_tokens: tokens after which an answer is cut; None: by the longest right line, with
-            48 more for words around it (16 after a few-shot prompt), and 256 more for reasoning.
+            48 more for words around it (16 after a few-shot prompt), 256 more for reasoning, and 32 for each part of a
+            partition.
         batch_size: prompts that go through together; None: as many as fit. 1 gives what `generate` of transformers gives.
         progress: called as progress(done, total).
 
@@ -153,7 +154,7 @@ class TaskAnswers:
     @property
     def reasons(self) -> bool:
         """Whether words stand before the answer, so that it has no probability right after the prompt."""
-        return self.task_prompts[0].task.reasons or any(task_prompt.thinks for task_prompt in self.task_prompts)
+        return self.task_prompts[0].reasons or any(task_prompt.thinks for task_prompt in self.task_prompts)
 
     @property
     def scored(self) -> bool:
@@ -273,7 +274,8 @@ def evaluate_memory(
     how_asked = model.elicitation(form, elicitation, chat)
     options: dict[str, Any] = {"elicitation": how_asked, "system": system, "thinking": thinking}
     longest = model.longest(form, lengths, mitigation=mitigation, seed=next(iter(seeds)), **options)
-    new_tokens = max_new_tokens or longest.answer + spare(thinking or form.reasons, how_asked == FEW_SHOT)
+    reasons = thinking or form.reasons or longest.counts > 0
+    new_tokens = max_new_tokens or longest.answer + spare(reasons, how_asked == FEW_SHOT, longest.counts)
     counts: dict[str, Any] = {"lengths": len(lengths), "per_length": len(seeds) * samples, "batch_size": batch_size}
     return answers_bytes(model.shape, longest, new_tokens, **counts)
 

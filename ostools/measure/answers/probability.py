@@ -38,6 +38,8 @@ FEW_SHOT_SPARE = 16
 """The same where the prompt has begun the answer line: what is left of it is short."""
 REASONING = 256
 """Tokens that reasoning may have. The paper's groups of five take some 12 tokens for five items: over 100 items need more."""
+COUNT = 32
+"""Tokens for the count of one part."""
 
 
 def answer_room(
@@ -45,13 +47,14 @@ def answer_room(
 ) -> int:
     """Tokens that an answer may have where nobody says: the longest right line's and `spare` more."""
     lines = (line_ids(model, task_prompt.prompt, answer_text(task_prompt)) for task_prompt in task_prompts)
-    return max(map(len, lines)) + spare(reasons, prefilled)
+    return max(map(len, lines)) + spare(reasons, prefilled, max(task_prompt.counts for task_prompt in task_prompts))
 
 
-def spare(reasons: bool, prefilled: bool = False) -> int:
+def spare(reasons: bool, prefilled: bool = False, counts: int = 0) -> int:
     """Tokens that an answer may be longer than the right line: `SPARE`, `REASONING` more where the prompt asks for reasoning or
-    the model thinks first; `FEW_SHOT_SPARE` where the prompt has begun the answer line."""
-    return FEW_SHOT_SPARE if prefilled else SPARE + REASONING * reasons
+    the model thinks first, and `COUNT` for each of the parts that are counted first; `FEW_SHOT_SPARE` where the prompt has
+    begun the answer line."""
+    return FEW_SHOT_SPARE if prefilled else SPARE + REASONING * reasons + COUNT * counts
 
 
 @dataclass(frozen=True)

@@ -168,10 +168,11 @@ _SQUARES = 4.5
 
 @dataclass(frozen=True)
 class LongestPrompt:
-    """Tokens of the longest prompt that a measurement reads, and of the right answer to it."""
+    """Tokens of the longest prompt that a measurement reads, and of the right answer to it; parts that are counted first."""
 
     tokens: int
     answer: int = 0
+    counts: int = 0
 
 
 def pass_bytes(shape: Shape, rows: int, pos: int, logits: int, element: int) -> int:
