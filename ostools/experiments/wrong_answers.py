@@ -1,0 +1,89 @@
+"""Do a model's wrong answers fall where collapse would put them? The one rule for the report's first screen and for pages.
+
+Corollary 6.2 says of n and n + 1 items that rounding hides from each other at the token from which the answer is predicted
+that at least one of the two is answered wrong. So an error at a length whose pair is hidden may be collapse, and one at a
+length whose pair is told apart is not. The rule counts lengths, as all answers of one length share its pair's distance.
+
+A distance below the noise is not yet "unreadable": the noise is spread over all directions, and a probe may read one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ostools.ground.errors import InputError
+from ostools.theory.statistics.intervals import wilson
+
+NONE_WRONG = "no answer is wrong"
+APART = "wrong where the last token still tells n from n + 1"
+HIDDEN = "wrong where the last token no longer tells n from n + 1"
+UNTOLD = "cannot be told"
+
+
+@dataclass(frozen=True)
+class ErrorVerdict:
+    """Where wrong answers fall. verdict: `NONE_WRONG`, `APART`, `HIDDEN` or `UNTOLD`. apart, hidden: at how many lengths with a
+    wrong answer the pair of n and n + 1 is told apart, and hidden. reason: why it cannot be told; else ""."""
+
+    verdict: str
+    apart: int
+    hidden: int
+    reason: str = ""
+
+    @property
+    def sentence(self) -> str:
+        if self.verdict == NONE_WRONG:
+            return f"{self.verdict[0].upper()}{self.verdict[1:]}."
+        lengths = self.apart + self.hidden
+        counted = (
+            f"of {lengths} length{'s' * (lengths != 1)} with a wrong answer the pair is told apart at {self.apart}"
+        )
+        if self.verdict == UNTOLD:
+            return f"Whether wrong answers are collapse cannot be told: {self.reason} ({counted})."
+        return f"The answers are {self.verdict}: {counted}."
+
+
+def explain_errors(
+    right: Mapping[int, int],
+    wrong: Mapping[int, int],
+    hidden: Mapping[int, bool],
+    probe_reads: bool | None = None,
+) -> ErrorVerdict:
+    """Say whether wrong answers fall where the last token still tells n from n + 1, where it does not, or neither.
+
+    Args:
+        right, wrong: answers that were read, right and not, by length.
+        hidden: by length, whether rounding hides n from n + 1 at the token from which the answer is predicted: the distance is
+            below the noise of the difference, in every sequence that was measured. Lengths without an entry do not count.
+        probe_reads: whether a probe reads the count at the hidden lengths by more than its controls; None: not tried.
+
+    A verdict needs more than half of the lengths with a wrong answer on its side, with the whole 95% interval (Wilson): all of
+    four, 7 of 8. "No longer tells" needs as well that the right answers do not fall on hidden pairs too, at as large a share of
+    their lengths, and that no probe reads the count there. Raises `InputError` where no length has both answers and a distance.
+    """
+    counted = [n for n in sorted({*right, *wrong} & set(hidden)) if right.get(n, 0) + wrong.get(n, 0)]
+    if not counted:
+        raise InputError("explain_errors: expected lengths with answers and with a distance, found none")
+    with_errors = [n for n in counted if wrong.get(n, 0)]
+    among = sum(hidden[n] for n in with_errors)
+    apart = len(with_errors) - among
+    if not with_errors:
+        return ErrorVerdict(NONE_WRONG, 0, 0)
+    low, high = wilson(apart, len(with_errors))
+    if low > 0.5:
+        return ErrorVerdict(APART, apart, among)
+    reason = ""
+    if high >= 0.5:
+        reason = "errors fall on both kinds of pairs, or on few lengths"
+    elif probe_reads:
+        reason = "the pairs are below the noise, and a probe still reads the count there"
+    elif _share_hidden(counted, right, hidden) >= among / len(with_errors):
+        reason = "right answers fall on hidden pairs as often"
+    return ErrorVerdict(UNTOLD if reason else HIDDEN, apart, among, reason)
+
+
+def _share_hidden(counted: list[int], answers: Mapping[int, int], hidden: Mapping[int, bool]) -> float:
+    """Share of the lengths with such an answer whose pair is hidden; 0 without any."""
+    lengths = [n for n in counted if answers.get(n, 0)]
+    return sum(hidden[n] for n in lengths) / len(lengths) if lengths else 0.0

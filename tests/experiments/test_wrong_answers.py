@@ -1,0 +1,67 @@
+"""The rule that says whether errors fall where collapse would put them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ostools.experiments.wrong_answers import APART, HIDDEN, NONE_WRONG, UNTOLD, ErrorVerdict, explain_errors
+from ostools.ground.errors import InputError
+
+ALL = range(1, 9)
+
+
+def verdict_of(wrong: str, hidden: str, probe_reads: bool | None = None) -> ErrorVerdict:
+    """Of one answer a length: "x" is wrong, and "h" a hidden pair."""
+    places = list(enumerate(wrong, start=1))
+    right, not_right = {n: int(c == ".") for n, c in places}, {n: int(c == "x") for n, c in places}
+    return explain_errors(right, not_right, {n: c == "h" for n, c in enumerate(hidden, start=1)}, probe_reads)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hidden", "verdict", "apart", "among"),
+    [
+        ("........", "hhhhhhhh", NONE_WRONG, 0, 0),
+        ("....xxxx", "........", APART, 4, 0),
+        (".....xxx", "........", UNTOLD, 3, 0),  # all of three leave one half in
+        ("....xxxx", "....hhhh", HIDDEN, 0, 4),
+        ("...xxxxx", "....hhhh", UNTOLD, 1, 4),
+        ("xxxxxxxx", ".......h", APART, 7, 1),
+        ("xxxxxxxx", "......hh", UNTOLD, 6, 2),
+        ("xxxxxxxx", "hhhhhhhh", HIDDEN, 0, 8),
+        ("....xxxx", "hhhhhhhh", UNTOLD, 0, 4),  # right ones are hidden too
+    ],
+)
+def test_a_verdict_needs_more_than_half_of_the_lengths(
+    wrong: str, hidden: str, verdict: str, apart: int, among: int
+) -> None:
+    found = verdict_of(wrong, hidden)
+    assert (found.verdict, found.apart, found.hidden) == (verdict, apart, among)
+    assert bool(found.reason) == (verdict == UNTOLD)
+    assert found.sentence.endswith(".")
+
+
+def test_a_probe_that_reads_hidden_pairs_leaves_it_open_and_changes_no_other_verdict() -> None:
+    assert verdict_of("....xxxx", "....hhhh", probe_reads=True).verdict == UNTOLD
+    assert verdict_of("....xxxx", "....hhhh", probe_reads=False).verdict == HIDDEN
+    assert verdict_of("....xxxx", "........", probe_reads=True) == verdict_of("....xxxx", "........")
+
+
+def test_lengths_without_a_distance_or_an_answer_do_not_count() -> None:
+    pairs = dict.fromkeys(ALL, False)
+    assert explain_errors({}, dict.fromkeys(ALL, 1), pairs).apart == 8
+    assert explain_errors({}, dict.fromkeys(range(1, 99), 1), pairs).apart == 8
+    assert explain_errors({9: 1}, dict.fromkeys(ALL, 12), pairs | {9: True}).apart == 8
+    with pytest.raises(InputError, match="expected lengths with answers and with a distance, found none"):
+        explain_errors({1: 0, 3: 1}, {1: 0}, {1: True, 2: True})
+
+
+def test_the_sentences() -> None:
+    assert verdict_of("....xxxx", "........").sentence == (
+        "The answers are wrong where the last token still tells n from n + 1: of 4 lengths with a wrong answer the pair is "
+        "told apart at 4."
+    )
+    assert verdict_of("x", "h").sentence == (
+        "Whether wrong answers are collapse cannot be told: errors fall on both kinds of pairs, or on few lengths (of 1 length "
+        "with a wrong answer the pair is told apart at 0)."
+    )
+    assert verdict_of("..", "..").sentence == "No answer is wrong."
