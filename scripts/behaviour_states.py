@@ -192,7 +192,9 @@ def pairs(
 def keep(directory: Path, name: str, lines: Mapping[tuple[int, int], Line], read: Mapping[str, Read]) -> None:
     """y in bfloat16's arithmetic at every position, as float32, with the length, seed and right answer of each row."""
     directory.mkdir(parents=True, exist_ok=True)
-    y = {p: np.stack([read[BFLOAT16].at(line.ids[p]).numpy() for line in lines.values()]) for p in POSITIONS}
+    y: dict[str, Any] = {
+        p: np.stack([read[BFLOAT16].at(line.ids[p]).numpy() for line in lines.values()]) for p in POSITIONS
+    }
     about = np.array([(line.length, line.seed, int(line.key)) for line in lines.values()])
     with open(directory / f"{name}.npz", "wb") as file:
         np.savez(file, about=about, **y)
@@ -245,5 +247,5 @@ def measure_random(model: TransformerBridge, *, name: str, directory: Path, aske
         y = Read.by(model, BFLOAT16, lines.values())
         about = np.array([(line.length, line.seed, int(line.key)) for line in lines.values()])
         rows = np.stack([y.at(line.ids[ANSWER]).numpy() for line in lines.values()])
-        np.savez(directory / f"random-{cell}.npz", about=about, **{ANSWER: rows})
+        np.savez(directory / f"random-{cell}.npz", about=about, answer=rows)
     probe(model, name=name, directory=directory, kept=[f"random-{cell}" for cell in asked], is_random=True)
