@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -153,7 +153,7 @@ def answers(name: str) -> Evaluation:
     return cast(Evaluation, load_result(path_of(name)))
 
 
-def measured(cells: Sequence[str]) -> Iterator[str]:
+def measured(cells: Iterable[str]) -> Iterator[str]:
     """Those of these cells that are stored."""
     return (name for name in cells if path_of(name).is_file())
 
