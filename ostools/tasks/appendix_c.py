@@ -74,6 +74,7 @@ _SEQUENCES = {
     ),
 }
 _GROUP = 5
+_DIGITS = "0123456789"
 _UNCLOSED = ("'xxxx' is", "'xxxx is")
 _SLIPS = {
     "sum-ones": ("your answer.", "your answer.."),
@@ -121,6 +122,8 @@ _OPTIONS: dict[str, tuple[Sequence[str], str]] = {
     "separator_every": (_DIGIT_NAMES, "3"),
     "interleave": (_INTERLEAVED_NAMES, "true"),
     "uniform": (_UNIFORM_NAMES, "true"),
+    "base": (_COPY_NAMES, "2"),
+    "p": (("count-ones-bernoulli",), "0.5"),
     "mode": (_REASONING_NAMES, "|".join(MODES[1:])),
     "examples": (_REASONING_NAMES, "after"),
     "tidy": (SLIPPED, "true"),
@@ -138,13 +141,15 @@ class AppendixTask(Task):
     """One task of the paper: what is asked, and how its sequence is made.
 
     name: `copy-last` (1...10), `copy-first` (01...1), `copy` (the whole number; Figure 5 (c)), `sum-ones` (1+...+1),
-        `count-ones`, `count-ones-bernoulli` (each digit a one with probability 0.7, else a zero), `count-ones-figure-5`
+        `count-ones`, `count-ones-bernoulli` (each digit a one with probability `p`, else a zero), `count-ones-figure-5`
         (the question of Figure 5 (a)), `count-word` (each word is 'car' with probability 1/2, else one of `WORDS`).
     hint: append the paper's hint (copying a digit).
     separator_every: a comma after every so many digits, none at the end (tasks on digits).
     interleave: zeros and ones in turn. Where a digit is to be copied it is a zero; `count-ones` begins with a one.
     uniform: digits drawn uniformly instead of the paper's ones (copying; `count-ones-figure-5`, where the sequence then
         ends in one or two ones after another digit, as in Figure 5 (b)).
+    base: of uniform digits to copy, how many there are: with 2 zeros and ones.
+    p: probability of a one (`count-ones-bernoulli`).
     mode: "none" is the prompt of C.1 alone; "answer-only" adds the instruction of which Section 3.2 speaks and C.1 prints
         nothing; "cot-zero-shot" and "cot-few-shot" ask for reasoning, with no examples or with worked ones
         (`few_shot`; sums and counts).
@@ -159,6 +164,8 @@ class AppendixTask(Task):
     separator_every: int | None = None
     interleave: bool = False
     uniform: bool = False
+    base: int = 10
+    p: float = 0.7
     mode: Mode = "none"
     examples: Place = "before"
     tidy: bool = False
@@ -181,6 +188,10 @@ class AppendixTask(Task):
             whole_number("separator_every", self.separator_every, 1)
         if self.interleave and self.uniform:
             raise InputError("interleave and uniform exclude each other: choose one way of making the sequence")
+        if whole_number("base", self.base, 2, len(_DIGITS)) != len(_DIGITS) and not self.uniform:
+            raise InputError(f"base: expected digits that are drawn, found none: write uniform=true,base={self.base}")
+        if not (isinstance(self.p, float) and 0 < self.p < 1):
+            raise InputError(f"p: expected a probability above 0 and below 1, found {short_repr(self.p)}")
 
     @property
     def random(self) -> bool:
@@ -215,7 +226,7 @@ class AppendixTask(Task):
         if self.name == "count-word":
             return tuple("car" if stream.random() < 0.5 else stream.choice(WORDS) for _ in range(length))
         if self.name == "count-ones-bernoulli":
-            return tuple("1" if stream.random() < 0.7 else "0" for _ in range(length))
+            return tuple("1" if stream.random() < self.p else "0" for _ in range(length))
         if self.uniform:
             return self._uniform_items(length, stream)
         if self.interleave:
@@ -229,7 +240,7 @@ class AppendixTask(Task):
 
     def _uniform_items(self, length: int, stream: random.Random) -> tuple[str, ...]:
         ones = min(length, 1 + (stream.random() < 0.5))
-        digits = [stream.choice("0123456789") for _ in range(length)]
+        digits = [stream.choice(_DIGITS[: self.base]) for _ in range(length)]
         if self.name != "count-ones-figure-5":
             return tuple(digits)
         if length > ones and digits[-ones - 1] == "1":  # one one is not two, nor two of them three

@@ -118,6 +118,26 @@ def test_bernoulli_sequences_have_the_papers_share_of_ones() -> None:
     assert abs(ones / 20_000 - 0.7) < 5 * (0.7 * 0.3 / 20_000) ** 0.5
 
 
+def test_a_smaller_probability_turns_some_ones_of_the_same_sequence_into_zeros() -> None:
+    """Both read the same random numbers, so that two probabilities can be compared on one seed."""
+    of_paper, fair = (
+        "".join("".join(AppendixTask("count-ones-bernoulli", p=p).items(1000, seed)) for seed in range(20))
+        for p in (0.7, 0.5)
+    )
+    assert all(one >= other for one, other in zip(of_paper, fair, strict=True))
+    assert abs(fair.count("1") / 20_000 - 0.5) < 5 * (0.25 / 20_000) ** 0.5
+    assert AppendixTask("count-ones-bernoulli", p=0.7) == AppendixTask("count-ones-bernoulli")
+
+
+def test_the_base_says_how_many_digits_are_drawn() -> None:
+    for base in (2, 3, 10):
+        for name in ("copy-last", "copy-first", "copy"):
+            drawn = "".join("".join(AppendixTask(name, uniform=True, base=base).items(50, seed)) for seed in range(8))
+            assert set(drawn) == set("0123456789"[:base])
+    answers = [AppendixTask("copy-last", uniform=True, base=2).answer(8, seed) for seed in range(40)]
+    assert 5 < answers.count("0") < 35
+
+
 def test_half_the_words_are_car_and_the_others_are_all_sixteen() -> None:
     words = [word for seed in range(20) for word in AppendixTask("count-word").items(1000, seed)]
     assert abs(words.count("car") / 20_000 - 0.5) < 5 * (0.25 / 20_000) ** 0.5
@@ -131,6 +151,15 @@ def test_half_the_words_are_car_and_the_others_are_all_sixteen() -> None:
         ({"name": "copy-lst"}, "unknown task 'copy-lst': did you mean 'copy-last'"),
         ({"name": "sum-ones", "hint": True}, "task 'sum-ones' has no option 'hint'.*copy-last, copy-first"),
         ({"name": "count-word", "tidy": True}, "has no option 'tidy'; tasks that have it: sum-ones, count-ones"),
+        (
+            {"name": "copy-last", "base": 2},
+            "base: expected digits that are drawn, found none: write uniform=true,base=2",
+        ),
+        ({"name": "copy", "uniform": True, "base": 11}, "base: expected a whole number of at most 10, found 11"),
+        ({"name": "count-ones-figure-5", "uniform": True, "base": 2}, "has no option 'base'"),
+        ({"name": "count-ones-bernoulli", "p": 1.0}, "p: expected a probability above 0 and below 1, found 1.0"),
+        ({"name": "count-ones-bernoulli", "p": float("nan")}, "p: expected a probability"),
+        ({"name": "count-ones", "p": 0.5}, "has no option 'p'; tasks that have it: count-ones-bernoulli"),
         ({"name": "count-ones", "examples": "after"}, "only mode=cot-few-shot has examples"),
         ({"name": "copy", "separator_every": 0}, "separator_every: expected a whole number of at least 1, found 0"),
         ({"name": "copy", "interleave": True, "uniform": True}, "exclude each other"),

@@ -1,0 +1,197 @@
+"""docs/findings/behaviour.md: what Qwen2.5-Coder-1.5B answers to the paper's questions, and whether its errors are collapse.
+
+    python -m scripts.behaviour [--model qwen2.5-coder-1.5b-instruct] [--states DIRECTORY] [--minutes 75] [--page-only]
+
+Each cell (a task at some lengths, perhaps under a mitigation) is stored in artefacts/behaviour as it is measured, in the order
+of `CELLS`, and is not measured again; after so many minutes of CPU no cell is begun. The y of the prompts' last tokens are
+stored in the directory of the states, 6 kB a prompt and position. The tables of the page are written between their marks, and
+the words around them are left alone. Qwen takes 4 GB in bfloat16; on one core some 80 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+import mitigations
+import ostools as ost
+from ostools import tasks
+from ostools.measure.answers.evaluate import TaskAnswers
+from ostools.measure.answers.result import COLUMNS, Evaluation, summarise
+from ostools.measure.task_prompt import CHAT, elicit
+from ostools.results import Provenance, load_result
+from scripts import behaviour_states as states
+
+MODEL = "qwen2.5-coder-1.5b-instruct"
+STORE = Path(__file__).parents[1] / "artefacts" / "behaviour"
+TWELVE = tuple(range(12))
+CORE = (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128)
+REST = tuple(n for n in (*range(2, 33), *range(36, 65, 4), 80, 112) if n not in CORE)
+COPIED = (3, 8, 32, 128)
+ONES, COMMAS, BITS, FAIR = (
+    "count-ones",
+    "count-ones:separator_every=1",
+    "count-ones-bernoulli",
+    "count-ones-bernoulli:p=0.5",
+)
+DIGITS, DRAWN = "copy-last:uniform=true", "copy-last:uniform=true,base=2"
+MITIGATIONS = {
+    "separator-1": "separator:every=1",
+    "separator-3": "separator:every=3",
+    "hint": "hint",
+    "repeat-prompt": "repeat-prompt",
+    "window": "sliding-window:window=64,sinks=4",
+    "sharper": "attention-temperature:factor=1.2",
+    "partition": "partition",
+}
+BATCH = 12
+"""Prompts that go through together; a step of one prompt reads as many weights."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Questions of one cell. `lengths` None: the two at which the cell `base` has most nearly half of its answers right."""
+
+    task: str
+    lengths: tuple[int, ...] | None
+    seeds: tuple[int, ...] = (0,)
+    mitigation: str | None = None
+    base: str = ""
+
+    def measure(self, model: TransformerBridge, name: str) -> None:
+        """Ask and store; without the probability of the right line, which would double the cost."""
+        form, acting = tasks.task(self.task), mitigations.optional(self.mitigation)
+        lengths = middle(answers(self.base)) if self.lengths is None else self.lengths
+        prompts = [elicit(model, form, n, CHAT, seed=seed, mitigation=acting) for n in lengths for seed in self.seeds]
+        rows, how = TaskAnswers(model, prompts, acting, batch_size=BATCH, probability=False).rows(None)
+        names = {"task": tasks.label(form), "mitigation": mitigations.label(acting), "elicitation": CHAT}
+        how |= {"lengths": list(lengths), "seeds": list(self.seeds), "trained_length": None}
+        provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
+        frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
+        frame = frame[list(COLUMNS)].astype(COLUMNS)
+        Evaluation(frame, provenance, summarise(frame, random=form.random, sampled=False)).save(path_of(name))
+
+
+def middle(base: Evaluation) -> tuple[int, ...]:
+    """The two lengths at which the share of right answers is nearest to one half, the shorter where two are as near."""
+    rows: Any = base.summary
+    nearest = sorted(zip((rows["accuracy"] - 0.5).abs(), rows["length"], strict=True))[:2]
+    return tuple(sorted(int(length) for _, length in nearest))
+
+
+def mitigated(task: str, base: str, names: Sequence[str]) -> dict[str, Asked]:
+    return {f"{base}-{name}": Asked(task, None, TWELVE, MITIGATIONS[name], base) for name in names}
+
+
+COPIES = {
+    "copy-last": Asked("copy-last", COPIED),
+    "copy-first": Asked("copy-first", COPIED),
+    "copy-last-hint": Asked("copy-last:hint=true", COPIED),
+    "copy-last-commas": Asked("copy-last:separator_every=1", COPIED),
+    "copy-last-commas-3": Asked("copy-last:separator_every=3", COPIED),
+    "copy-last-interleaved": Asked("copy-last:interleave=true", COPIED),
+    "copy-first-interleaved": Asked("copy-first:interleave=true", COPIED),
+    "digits": Asked(DIGITS, (4, 6, 8, 16, 32), TWELVE),
+    "digits-first": Asked("copy-first:uniform=true", (8, 32), TWELVE),
+    "binary": Asked(DRAWN, (8, 32), TWELVE),
+}
+COUNTS = {
+    "ones": Asked(ONES, CORE),
+    "commas": Asked(COMMAS, CORE),
+    "bits": Asked(BITS, (4, 8, 10, 12, 16, 32, 64), TWELVE),
+}
+STATES = {
+    "ones-states": partial(states.measure, asked=("ones",), exact=(*range(2, 22), 24, 32, 48, 64, 96, 128)),
+    "commas-states": partial(states.measure, asked=("commas",), exact=(*range(2, 22), 24, 32, 48, 64, 96, 128)),
+    "bits-states": partial(states.measure, asked=("bits",), exact=(8, 12, 32), exact_seeds=range(6)),
+    "ones-probe": partial(states.probe, kept=("ones-states",), is_random=False),
+    "commas-probe": partial(states.probe, kept=("commas-states",), is_random=False),
+}
+MORE = {
+    "sum": Asked("sum-ones", (3, 5, 8, 10, 12, 16, 20, 24, 32, 48, 64, 128)),
+    "fair-bits": Asked(FAIR, (8, 12, 16, 32), TWELVE),
+    "word": Asked("count-word", (4, 8, 16, 32), TWELVE),
+}
+REASONED = {
+    f"bits-{mode}": Asked(f"{BITS}:mode={mode}", (12,), TWELVE)
+    for mode in ("answer-only", "cot-zero-shot", "cot-few-shot")
+}
+CELLS: dict[str, Any] = {
+    **COUNTS,
+    **COPIES,
+    **STATES,
+    **MORE,
+    **mitigated(BITS, "bits", ("separator-1", "separator-3", "repeat-prompt", "sharper", "window", "hint")),
+    **mitigated(DIGITS, "digits", ("separator-1", "hint", "repeat-prompt", "separator-3")),
+    "fair-bits-states": partial(states.measure, asked=("fair-bits",)),
+    "bits-probe": partial(states.probe, kept=("bits-states", "fair-bits-states"), is_random=True),
+    "ones-rest": Asked(ONES, REST),
+    "commas-rest": Asked(COMMAS, REST),
+    **REASONED,
+    "threes": Asked("count-ones:separator_every=3", (3, 5, 8, 9, 10, 12, 16, 20, 24, 32, 48, 64, 128)),
+    **mitigated(BITS, "bits", ("partition",)),
+    "random-weights": partial(states.measure_random, asked=("bits", "fair-bits")),
+}
+"""In the order of measuring, the most important first."""
+
+
+def path_of(name: str) -> Path:
+    return STORE / f"{name}.parquet"
+
+
+def answers(name: str) -> Evaluation:
+    """The stored answers of a cell."""
+    return cast(Evaluation, load_result(path_of(name)))
+
+
+def measured(cells: Iterable[str]) -> Iterator[str]:
+    """Those of these cells that are stored."""
+    return (name for name in cells if path_of(name).is_file())
+
+
+def measure(model: TransformerBridge, directory: Path, minutes: float) -> None:
+    """What is not stored yet, until so many minutes of CPU are used."""
+    STORE.mkdir(parents=True, exist_ok=True)
+    for name, cell in CELLS.items():
+        if path_of(name).is_file():
+            continue
+        if time.process_time() > 60 * minutes:
+            print(f"{name}: left out, {minutes:g} minutes are over", flush=True)
+            continue
+        start, wall = time.process_time(), time.perf_counter()
+        try:
+            if isinstance(cell, Asked):
+                cell.measure(model, name)
+            else:
+                cast(Callable[..., None], cell)(model, name=name, directory=directory)
+        except (ost.InputError, mitigations.MitigationError, FileNotFoundError) as error:
+            print(f"{name}: left out: {error}", flush=True)  # what it needs is not measured, or not there
+            continue
+        print(f"{name}: {time.process_time() - start:.0f} s of CPU, {time.perf_counter() - wall:.0f} s", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--states", type=Path, default=Path(tempfile.gettempdir()) / "ostools-behaviour")
+    parser.add_argument("--minutes", type=float, default=75.0)
+    parser.add_argument("--page-only", action="store_true")
+    options = parser.parse_args(arguments)
+    if not options.page_only:
+        measure(ost.load_model(options.model, dtype="bfloat16", device="cpu"), options.states, options.minutes)
+    from scripts.behaviour_page import write
+
+    write()
+
+
+if __name__ == "__main__":
+    main()

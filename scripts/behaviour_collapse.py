@@ -1,0 +1,275 @@
+"""Tables of docs/findings/behaviour.md on whether errors are collapse: distances, float32, probes, what separates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from ostools.experiments.wrong_answers import explain_errors
+from ostools.ground.errors import InputError
+from ostools.measure.collapse.verdicts import is_hidden
+from ostools.measure.position import ANSWER, POSITIONS
+from ostools.measure.probes.scores import rows_of
+from ostools.results import Frame
+from ostools.theory.statistics.separation import separation
+from scripts import behaviour as script
+from scripts.behaviour_page import WORDS, Table, asked, said
+from scripts.embedded import header, row
+
+CELLS = ("ones", "commas", "bits")
+_OF = {"ones-probe": ("ones",), "commas-probe": ("commas",), "bits-probe": ("bits", "fair-bits")}
+_RANDOM = "random-weights"
+
+
+def stored(name: str) -> Frame:
+    return pd.read_parquet(script.path_of(name))
+
+
+def states(name: str) -> Frame:
+    """The states of a cell's questions, with every answer to them; of those that are the same tokens the first."""
+    answered = asked(name)[["length", "seed", "correct", "number"]].rename(columns={"correct": "right"})
+    rows = (
+        stored(f"{name}-states").drop(columns=["correct", "number"]).merge(answered, how="left", on=["length", "seed"])
+    )
+    form = script.tasks.task(script.CELLS[name].task)
+    same = [(int(n), form.items(int(n), int(seed))) for n, seed in zip(rows["length"], rows["seed"], strict=True)]
+    return rows[~pd.Series(same).duplicated()].reset_index(drop=True)
+
+
+def pairs(name: str, position: str = ANSWER) -> Frame:
+    """The questions whose pair was measured there: n and n + 1 items, with another right answer."""
+    rows = states(name)
+    columns = {f"{part}_{position}": part for part in ("distance", "noise", "norm")}
+    rows = rows[rows[f"distance_{position}"].notna() & (rows["next_key"] != rows["key"])].rename(columns=columns)
+    return rows.assign(hidden=is_hidden(rows["distance"], rows["noise"], rows["distance"])).reset_index(drop=True)
+
+
+def measured_states() -> Iterator[str]:
+    return (name for name in CELLS if script.path_of(f"{name}-states").is_file())
+
+
+def positions_table() -> Table:
+    """Where y is read: what comes next, and how far apart n and n + 1 are."""
+    yield from header(
+        "question",
+        "y at",
+        "next token (how often)",
+        "pairs",
+        "below the noise",
+        "distance",
+        "noise",
+        "least of distance / noise (at)",
+    )
+    for name in measured_states():
+        every = states(name)
+        for position in POSITIONS:
+            found = pairs(name, position)
+            ratio = found["distance"] / found["noise"]
+            counts = every[f"next_{position}_bfloat16"].value_counts()
+            tokens = ", ".join(f"`{token}` ({count})" for token, count in list(counts.items())[:3])
+            spans = [
+                f"{found[part].median():.3g} ({found[part].min():.2g} to {found[part].max():.2g})"
+                for part in ("distance", "noise")
+            ]
+            least = f"{ratio.min():.1f} ({found.loc[ratio.idxmin(), 'length']})"
+            yield row(WORDS[name], f"“{position}”", tokens, len(found), int(found["hidden"].sum()), *spans, least)
+
+
+def pairs_table() -> Table:
+    """At the answer, a row a length: bits in the mean over sequences."""
+    yield from header(
+        "question", "items", "answered", "distance", "noise", "distance / noise", "log p of the right answer"
+    )
+    for name in measured_states():
+        for length, rows in pairs(name).groupby("length"):
+            answered = asked(name).query("length == @length")
+            ok = answered["correct"].astype(bool)
+            words = (
+                "not asked"
+                if answered.empty
+                else f"{ok.sum()} of {len(ok)} right"
+                if len(ok) > 1
+                else f"{said(answered)[0]}{'' if ok.all() else ' (wrong)'}"
+            )
+            values = [f"{rows[part].mean():.3g}" for part in ("distance", "noise")]
+            ratio = f"{(rows['distance'] / rows['noise']).mean():.1f}"
+            yield row(WORDS[name], length, words, *values, ratio, f"{rows['log_p_bfloat16'].mean():.2f}")
+
+
+def precision_table() -> Table:
+    """Of the questions that were asked and have a pass in float32, whether it writes the same."""
+    yield from header(
+        "question",
+        "questions",
+        "float32 writes the same",
+        "right in bfloat16",
+        "right in float32",
+        "log p moves by (mean, most)",
+    )
+    for name in measured_states():
+        rows = states(name)
+        rows = rows[rows["right"].notna() & rows["given_float32"].notna()]
+        moved = (rows["log_p_float32"] - rows["log_p_bfloat16"]).abs()
+        counts = [int(rows[column].astype(bool).sum()) for column in ("given_float32", "right", "right_float32")]
+        yield row(WORDS[name], len(rows), *counts, f"{moved.mean():.2f}, {moved.max():.2f}")
+
+
+def form_line() -> Table:
+    """How often an answer is the asked line and nothing else, and how often the packed pass writes the same number."""
+    yield from header("question", "asked", "the asked line and nothing else", "the packed pass writes the same number")
+    for name in (*measured_states(), *(["fair-bits"] if script.path_of("fair-bits-states").is_file() else [])):
+        rows = stored(f"{name}-states").query("asked")
+        same = rows["given_bfloat16"].dropna()
+        yield row(
+            WORDS[name],
+            len(rows),
+            int(rows["form"].astype(bool).sum()),
+            f"{int(same.astype(bool).sum())} of {len(same)}",
+        )
+
+
+def predictions(name: str, site: str, test: str) -> Frame:
+    """What the probes of a cell said at a site in one test, without a control."""
+    rows = stored(name)
+    return rows[(rows["site"] == site) & (rows["control"] == "none") & (rows["test"] == test)]
+
+
+def probe_table() -> Table:
+    """Probes of the right number, beside the model's own answers to the same questions."""
+    yield from header(
+        "questions",
+        "y at",
+        "test",
+        "trained on",
+        "tested",
+        "exact",
+        "shuffled labels",
+        "length alone",
+        "most common number",
+        "mean error of the probe",
+        "of the length alone",
+        "of the model",
+    )
+    for name in (
+        *(cell for cell in _OF if script.path_of(cell).is_file()),
+        *([_RANDOM] if script.path_of(_RANDOM).is_file() else []),
+    ):
+        table, cells = stored(name), _OF.get(name, _OF["bits-probe"])
+        summary = rows_of(table, is_random=name in ("bits-probe", _RANDOM)).set_index(["site", "test", "control"])
+        answers = pd.concat([asked(cell).assign(key=lambda rows: rows["key"].astype(int)) for cell in cells])
+        for site, test, control in summary.index:
+            if control != "none" or site == "length":
+                continue
+            at: Any = summary.loc[(site, test, control)]
+            own = predictions(name, site, test)
+            both = own.merge(answers, left_on=["length", "seed", "label"], right_on=["length", "seed", "key"])
+            alone = predictions(name, "length", test)
+            exact = f"{at['accuracy']:.0%} [{at['low']:.0%}, {at['high']:.0%}]"
+            shuffled = f"{summary.loc[(site, test, 'shuffled'), 'accuracy']:.0%}"
+            length = f"{summary.loc[('length', test, 'none'), 'accuracy']:.0%}"
+            errors = [f"{(rows['said'] - rows['label']).abs().mean():.1f}" for rows in (own, alone)]
+            model = both["absolute_error"].dropna().astype(float)
+            words = " and ".join(WORDS[cell] for cell in cells) + (", random weights" if name == _RANDOM else "")
+            mine = f"{model.mean():.1f} ({both['correct'].mean():.0%} of {len(both)} right)" if len(model) else "–"
+            yield row(
+                words,
+                f"“{site}”",
+                test,
+                at["trained"],
+                at["tested"],
+                exact,
+                shuffled,
+                length,
+                f"{at['chance']:.0%}",
+                *errors,
+                mine,
+            )
+
+
+def unread_table() -> Table:
+    """Of the questions that the model answers wrong, whether the probe of y at the answer is right or nearer."""
+    yield from header(
+        "questions",
+        "test",
+        "answered wrong, with a number",
+        "the probe is right",
+        "the probe is nearer",
+        "the model is nearer",
+        "the length alone is right",
+    )
+    for name in (cell for cell in _OF if script.path_of(cell).is_file()):
+        answers = pd.concat([asked(cell).assign(label=lambda rows: rows["key"].astype(int)) for cell in _OF[name]])
+        for test in stored(name)["test"].unique():
+            own, alone = predictions(name, ANSWER, test), predictions(name, "length", test)
+            both = own.merge(answers, on=["length", "seed", "label"]).merge(
+                alone[["length", "seed", "label", "right"]], on=["length", "seed", "label"], suffixes=("", "_length")
+            )
+            both = both[both["absolute_error"].gt(0).fillna(False)].drop_duplicates(["length", "seed", "label"])
+            if both.empty:
+                continue
+            off, mine = (both["said"] - both["label"]).abs(), both["absolute_error"].astype(float)
+            counts = [int(part.sum()) for part in (both["right"], off < mine, off > mine, both["right_length"])]
+            yield row(" and ".join(WORDS[cell] for cell in _OF[name]), test, len(both), *counts)
+
+
+def signals(name: str) -> dict[str, pd.Series]:
+    """Numbers that might separate right answers from wrong ones, by (length, seed): higher is expected of right answers."""
+    rows = states(name).set_index(["length", "seed"])
+    found = {"shorter": pd.Series(-rows.index.get_level_values("length").to_numpy(dtype=float), rows.index)}
+    found["distance / noise"] = pairs(name).set_index(["length", "seed"]).eval("distance / noise")
+    found["log p of the right answer"] = rows["log_p_bfloat16"]
+    probe, test = f"{name}-probe", "same lengths" if name == "bits" else "interpolated"
+    if script.path_of(probe).is_file():
+        said_by = predictions(probe, ANSWER, test).drop_duplicates(["length", "seed"])
+        found["probe's error, smaller"] = -said_by.set_index(["length", "seed"]).eval("said - label").abs()
+    return found
+
+
+def separation_table() -> Table:
+    """Area under the ROC curve of each signal, over all lengths and within them."""
+    yield from header(
+        "question",
+        "signal",
+        "right, wrong",
+        "over all lengths",
+        "right, wrong, where a length has both",
+        "within lengths",
+    )
+    for name in measured_states():
+        right = states(name).set_index(["length", "seed"])["right"].dropna().astype(bool)
+        for words, signal in signals(name).items():
+            both = pd.concat([signal.rename("signal"), right.rename("right")], axis=1, join="inner").dropna()
+            cells = []
+            for strata in (None, both.index.get_level_values("length").tolist()):
+                try:
+                    area = separation(both["signal"].tolist(), both["right"].tolist(), strata)
+                    cells += [f"{area.right}, {area.wrong}", f"{area.area:.2f} [{area.low:.2f}, {area.high:.2f}]"]
+                except InputError:
+                    cells += ["–", "–"]
+            yield row(WORDS[name], words, *cells)
+
+
+def verdict_lines() -> Table:
+    """The rule of the report's first screen, of each question."""
+    for name in measured_states():
+        rows = asked(name)
+        right, wrong = (
+            rows[rows["correct"].astype(bool) == ok].groupby("length").size().to_dict() for ok in (True, False)
+        )
+        hidden = pairs(name).groupby("length")["hidden"].all().to_dict()
+        yield f"- *{WORDS[name]}*: {explain_errors(right, wrong, hidden).sentence}"
+
+
+def tables() -> dict[str, Table]:
+    return {
+        "form": form_line(),
+        "positions": positions_table(),
+        "pairs": pairs_table(),
+        "precision": precision_table(),
+        "probe": probe_table(),
+        "unread": unread_table(),
+        "separation": separation_table(),
+        "verdicts": verdict_lines(),
+    }

@@ -1,0 +1,182 @@
+"""The tables of docs/findings/behaviour.md, of the cells that `scripts.behaviour` has stored; what is not stored is in none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.scale import write_page
+from ostools import tasks
+from ostools.measure.answers.paired import answer_difference
+from ostools.measure.answers.result import Evaluation, from_rows
+from ostools.results import Frame, frame_of
+from ostools.theory.statistics.heaping import heaping
+from ostools.theory.statistics.intervals import wilson
+from scripts import behaviour as script
+from scripts.embedded import header, row
+
+PAGE = Path(__file__).parents[1] / "docs" / "findings" / "behaviour.md"
+WORDS = {
+    "ones": "ones in a row",
+    "commas": "ones, a comma after each",
+    "threes": "ones, a comma after every third",
+    "sum": "sum of ones",
+    "bits": "ones among bits, p = 0.7",
+    "fair-bits": "ones among bits, p = 0.5",
+    "word": "“car” among words",
+    "digits": "last of drawn digits",
+    "digits-first": "first of drawn digits",
+    "binary": "last of drawn bits",
+    "copy-last": "last of 1...10",
+    "copy-first": "first of 01...1",
+    "copy-last-hint": "last of 1...10, hint",
+    "copy-last-commas": "last of 1,...,1,0",
+    "copy-last-commas-3": "last of 1...10, a comma after every third",
+    "copy-last-interleaved": "last of alternating digits",
+    "copy-first-interleaved": "first of alternating digits",
+}
+SINGLE = ("ones", "commas", "threes", "sum")
+DRAWN = ("bits", "fair-bits", "word", "digits", "digits-first", "binary")
+COPIES = tuple(name for name in script.COPIES if name.startswith("copy"))
+MITIGATED = tuple(f"{base}-{name}" for base in ("bits", "digits") for name in script.MITIGATIONS)
+Table = Iterator[str]
+
+
+def asked(name: str) -> Frame:
+    """The answers of a cell, and of the cell that continues it."""
+    return pd.concat([frame_of(script.answers(part)) for part in script.measured((name, f"{name}-rest"))]).sort_values(
+        ["length", "seed"], ignore_index=True
+    )
+
+
+def runs(numbers: Iterable[tuple[int, Any]]) -> str:
+    """Lengths by what was answered at them, in their order: "10 (11, 12), 20 (20 to 48)"."""
+    parts = []
+    for answer, group in groupby(numbers, key=lambda pair: pair[1]):
+        lengths = [str(length) for length, _ in group]
+        parts.append(f"{answer} ({', '.join(lengths) if len(lengths) < 3 else f'{lengths[0]} to {lengths[-1]}'})")
+    return ", ".join(parts)
+
+
+def said(answers: Any) -> list[Any]:
+    """The number that each answer gives; of one without, what it is."""
+    return ["no number" if pd.isna(number) else int(number) for number in answers["number"]]
+
+
+def singles_table() -> Table:
+    """One question a length."""
+    yield from header("question", "lengths", "right at", "answers that are wrong (at)")
+    for name in script.measured(SINGLE):
+        rows: Any = asked(name)
+        wrong = rows[~rows["correct"].astype(bool)]
+        right = ", ".join(map(str, rows[rows["correct"].astype(bool)]["length"]))
+        yield row(WORDS[name], len(rows), right, runs(zip(wrong["length"], said(wrong), strict=True)))
+
+
+def share(right: int, of: int) -> str:
+    low, high = wilson(right, of)
+    return f"{right} of {of} [{low:.0%}, {high:.0%}]"
+
+
+def favourites(answers: Sequence[Any], most: int = 3) -> str:
+    counts = pd.Series(answers, dtype=object).value_counts()
+    return ", ".join(f"{answer} ({count})" for answer, count in list(counts.items())[:most])
+
+
+def drawn_table() -> Table:
+    """Drawn sequences, a row a length."""
+    yield from header("question", "items", "right", "mean absolute error", "most frequent answers (how often)")
+    for name in script.measured(DRAWN):
+        for length, rows in asked(name).groupby("length"):
+            error = rows["absolute_error"].mean() if rows["absolute_error"].notna().any() else float("nan")
+            given = said(rows) if tasks.task(rows["task"].iloc[0]).numeric else list(rows["number"])
+            right = share(int(rows["correct"].sum()), len(rows))
+            yield row(WORDS[name], length, right, "–" if pd.isna(error) else f"{error:.1f}", favourites(given))
+
+
+def copies_table() -> Table:
+    """The paper's constant sequences, whose right answer is 0."""
+    yield from header("question", *(f"{n} items" for n in script.COPIED))
+    for name in script.measured(COPIES):
+        rows = asked(name)
+        yield row(
+            WORDS[name], *("right" if ok else f"**{a}**" for ok, a in zip(rows["correct"], said(rows), strict=True))
+        )
+
+
+def favourites_table() -> Table:
+    """Figure 4: which numbers wrong answers are, and whether they heap."""
+    yield from header("question", "wrong numbers", "most frequent", "multiples of 5: found, expected, p", "of 10")
+    for name in script.measured((*SINGLE, "bits", "fair-bits", "word")):
+        rows = asked(name)
+        rows = rows[rows["absolute_error"].gt(0).fillna(False)]
+        if rows.empty:
+            continue
+        keys, numbers = rows["key"].astype(int).tolist(), rows["number"].astype(int).tolist()
+        tests = [heaping(keys, numbers, base) for base in (5, 10)]
+        cells = [f"{test.multiples}, {test.expected:.1f}, {test.p_value:.2g}" for test in tests]
+        yield row(WORDS[name], len(rows), favourites(numbers, 5), *cells)
+
+
+def reasoned_table() -> Table:
+    """Modes of reasoning, on the same questions as without."""
+    base = script.answers("bits")
+    yield from header("asked", "right", "none alone right", "this one alone right", "difference, points", "verdict")
+    lengths = (12,)
+    plain = at_lengths(base, lengths)
+    yield row("C.1's prompt", share(int(frame_of(plain)["correct"].sum()), len(plain.frame)), "", "", "", "")
+    for name in script.measured(script.REASONED):
+        yield compared_row(name.removeprefix("bits-"), plain, script.answers(name))
+
+
+def at_lengths(result: Evaluation, lengths: Iterable[int]) -> Evaluation:
+    rows: Any = frame_of(result)
+    return from_rows(rows[rows["length"].isin(list(lengths))].reset_index(drop=True), result.provenance)
+
+
+def compared_row(words: str, plain: Evaluation, other: Evaluation) -> str:
+    """How many more of the same questions are right."""
+    summary: Any = answer_difference(plain, other).summary.iloc[0]
+    points = f"{100 * summary['difference']:+.0f} [{100 * summary['low']:+.0f}, {100 * summary['high']:+.0f}]"
+    right = share(int(summary["second_right"]), int(summary["questions"]))
+    verdict = {"second is better": "helps", "first is better": "hurts"}.get(summary["verdict"], summary["verdict"])
+    return row(words, right, summary["lost"], summary["gained"], points, verdict)
+
+
+def mitigations_table() -> Table:
+    """Each mitigation against none."""
+    yield from header(
+        "question", "mitigation", "right", "none alone right", "this one alone right", "difference, points", "verdict"
+    )
+    for base in ("bits", "digits"):
+        names = [name for name in script.measured(MITIGATED) if name.startswith(f"{base}-")]
+        for number, name in enumerate(names):
+            other = script.answers(name)
+            plain = at_lengths(script.answers(base), frame_of(other)["length"].unique())
+            words = f"{WORDS[base]}, {' and '.join(map(str, plain.summary['length']))} items"
+            if not number:
+                yield row(words, "none", share(int(frame_of(plain)["correct"].sum()), len(plain.frame)), "", "", "", "")
+            label = str(other.frame["mitigation"].iloc[0])
+            yield f"| {words} " + compared_row(f"`{label}`", plain, other)
+
+
+def write() -> None:
+    """All tables, and the figure."""
+    from scripts.behaviour_collapse import tables
+    from scripts.behaviour_figure import draw_figure
+
+    made = {
+        "copies": copies_table(),
+        "singles": singles_table(),
+        "drawn": drawn_table(),
+        "favourites": favourites_table(),
+        "reasoned": reasoned_table(),
+        "mitigations": mitigations_table(),
+        **tables(),
+    }
+    write_page(PAGE, **{name: "\n".join(lines) for name, lines in made.items()})
+    draw_figure(PAGE.with_suffix(".png"))
