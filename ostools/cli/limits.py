@@ -25,6 +25,7 @@ from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
 from ostools.ground.progress import FIRST_ESTIMATE, LONG, Clock, Progress, tell
 from ostools.measure.mitigated_prompts import acting_bytes, rewritten_text
+from ostools.measure.prompts import layers_up_to
 from ostools.measure.unloaded import Forecast, Unloaded
 from ostools.models.files.sources import locate
 from ostools.models.load import resolve_device
@@ -90,7 +91,12 @@ def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
     arguments = {name: value for name, value in {**defaults, **values}.items() if name in names}
     prompts, mitigation = values.get("prompt", values.get("prompts")), values.get("mitigation")
     if "pos" not in names or not isinstance(prompts, Prompts):
-        return lambda model: function(model, **arguments)
+
+        def of_task(model: Unloaded) -> int:
+            _require_layers(model, values)
+            return function(model, **arguments)
+
+        return of_task
 
     acting = optional(mitigation)
     instead = f"what `ostools evaluate prompts --task NAME --mitigation {label(acting)}` writes, without --mitigation"
@@ -99,11 +105,18 @@ def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
 
     def memory(model: Unloaded) -> int:
         """The work on the longest prompt, and the pass that shows whether a mitigation acts."""
+        _require_layers(model, values)
         in_chat = replace(model, chat=prompts.wrapped or {})
         pos = max(in_chat.pos(text or ids) for text, ids in zip(rewritten, prompts.values, strict=True))
         return max(acting_bytes(model.shape, pos, acting), function(model, pos, **arguments))
 
     return memory
+
+
+def _require_layers(model: Unloaded, values: Mapping[str, Any]) -> None:
+    """Refuse layers that the model does not have: its configuration says so before it is loaded."""
+    if values.get("layers") is not None:
+        layers_up_to(model.shape.n_layers, values["layers"])
 
 
 def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast | None:

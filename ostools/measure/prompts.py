@@ -83,7 +83,11 @@ def prompt_named(prompts: Sequence[Prompt], index: int) -> Iterator[None]:
 
 def checked_layers(model: TransformerBridge, layers: Literal["all"] | Iterable[int]) -> tuple[int, ...]:
     """The residual streams v^(l) in order: 0 is the embedding, L = n_layers what the last block leaves. Others are refused."""
-    last = int(model.cfg.n_layers)
+    return layers_up_to(int(model.cfg.n_layers), layers)
+
+
+def layers_up_to(last: int, layers: Literal["all"] | Iterable[int]) -> tuple[int, ...]:
+    """`checked_layers` of a model with that last layer, loaded or not."""
     if isinstance(layers, str) and layers == "all":
         return tuple(range(last + 1))
     layer_list = listed(layers)

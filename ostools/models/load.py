@@ -21,6 +21,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.sources import build_bridge_from_module, detect_tokenizer_bos_eos
 from transformers import PreTrainedModel
 
+from hooks.precision import SIXTEEN_BITS
 from ostools.ground.errors import InputError, in_words, unknown_name
 from ostools.ground.memory import collector_at_rest, give_back
 from ostools.ground.names import checked_name
@@ -173,7 +174,8 @@ def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> 
         if family.generic:
             put_scores(bridge, eager)
             return bridge
-        by_sdpa = own_logits(module, lambda: module(probe, use_cache=False).logits)
+        delegates = not eager and module.dtype in SIXTEEN_BITS  # in other arithmetic nothing asks for it
+        by_sdpa = own_logits(module, lambda: module(probe, use_cache=False).logits) if delegates else None
         try:
             bridge = build_bridge_from_module(
                 module,

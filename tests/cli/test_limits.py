@@ -40,6 +40,14 @@ def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
     )
 
 
+@pytest.mark.usefixtures("no_model")
+def test_layers_that_the_configuration_lacks_are_refused_before_the_model_is_loaded(run, directory: str) -> None:
+    for command in (PROMPT, ("collapse",)):
+        assert_refused(
+            run(*command, "--layers", "0:99", "--model", directory), "layers: expected 'all' or numbers out of 0..2"
+        )
+
+
 def asked_of(command: Command) -> str:
     """The command with a prompt where it takes one, else with its defaults."""
     if any(map(takes_prompt, signature_of(command.function).parameters)) and command.words[0] != "collapse":

@@ -170,6 +170,7 @@ def test_own_attention_gives_way_to_hooks_and_to_other_dtypes() -> None:
     wide = _bridge(_large("llama", torch.float32))
     with torch.no_grad(), own_attention(wide):
         assert not wide.blocks[0].attn.delegates
+    assert not wide.blocks[0].attn.can_delegate  # nor was it tried at load, in two more passes
 
 
 def test_answers_in_bfloat16_are_transformers_own(tmp_path: Path) -> None:
