@@ -245,6 +245,7 @@ MITIGATIONS = ReportSection(
     _study_parts,
     _study_headlines,
     _study_verdict,
+    dear_from(extent.VERY_LARGE, "and its answers would take minutes on a CPU"),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ostools.ground.words import runs
 from ostools.measure.bounds.variants import VARIANTS
 from ostools.models.shape import Shape
 
@@ -15,14 +16,14 @@ ONES, LONGEST_WINDOW = "figure-5a", 1024
 """The prompt of ones: its lengths go on past the model's sliding window, of at most so many tokens."""
 EVALUATION = ("copy-last:uniform=true", "count-ones-bernoulli")
 """Tasks with drawn prompts: a share of right answers then has an interval, and is not known by the task."""
-FAILURE_STAGE_TASK, FAILURE_STAGE_LENGTHS = "count-ones-bernoulli", (4, 8, 12, 16, 24, 32, 48, 64)
+FAILURE_STAGE_TASK, FAILURE_STAGE_LENGTHS = "count-ones-bernoulli", (4, 8, 16, 24, 32, 64)
 """Counting, where the paper expects that answers are lost; a verdict on where they are wrong counts lengths."""
 STUDY_LENGTHS = tuple(range(4, 37, 4))
 """The study of mitigations: as few lengths as can decide about two of them."""
 MITIGATIONS = ("separator:every=3", "hint")
 """The paper's comma (Section 4, against collapse) and its hint (Section 3.1, for copying)."""
-PASSAGES, PASSAGE_TOKENS = 6, 36
-"""Natural passages, two of each kind, of the section on position; tokens of each."""
+PASSAGE_TOKENS = 36
+"""Tokens of each natural passage of the section on position."""
 LARGE, VERY_LARGE = 3e7, 3e8
 """Parameters of the blocks from which on a whole report takes over ten minutes, and one of a `REDUCED` extent does."""
 DEAR = 2e9
@@ -37,12 +38,15 @@ NOT_QUICK = ("precision", "failure-stage", "mitigations")
 class Extent:
     """How much of each kind is measured on a model of one size.
 
-    collapse_step: every so many lengths. answer_seeds, stage_seeds, study_seeds: sequences a length of `evaluate`, of
-    `failure_stage` and of the study. study_measures: of the study. forms, mlp_norm: of the path sum. cotangents: of the sketch
-    of the position effect. untrained: whether the architecture before training stands beside that effect and the probes.
+    collapse_first, collapse_step, collapse_longest: the lengths of collapse are the first, and every so many up to the longest.
+    answer_seeds, stage_seeds, study_seeds: sequences a length of `evaluate`, of `failure_stage` and of the study.
+    study_measures: of the study. forms, mlp_norm: of the path sum. passages, cotangents: of the position effect and its sketch.
+    untrained: whether the architecture before training stands beside that effect and the probes.
     """
 
+    collapse_first: tuple[int, ...]
     collapse_step: int
+    collapse_longest: int
     formats: tuple[str, ...]
     answer_lengths: tuple[int, ...]
     answer_seeds: tuple[int, ...]
@@ -51,6 +55,7 @@ class Extent:
     study_measures: tuple[str, ...]
     forms: tuple[str, ...]
     mlp_norm: str
+    passages: int
     cotangents: int
     untrained: bool = True
 
@@ -60,9 +65,10 @@ class Extent:
         return {"lengths": self.answer_lengths, "seeds": self.answer_seeds}
 
     def lengths(self, longest: int) -> list[int]:
-        """The default lengths of collapse: the first ones all, then every `collapse_step`."""
+        """The default lengths of collapse of a model that holds sequences of at most `longest` items."""
+        longest = min(longest, self.collapse_longest)
         steps = range(self.collapse_step, longest + 1, self.collapse_step)
-        return sorted({*range(1, min(8, longest) + 1), *steps, longest})
+        return sorted({*(n for n in self.collapse_first if n <= longest), *steps, longest})
 
     def words(self, default_lengths: bool, quick: bool) -> str:
         """What is less than on a small model, and how to have all of it; of collapse, where it has its default lengths."""
@@ -70,33 +76,34 @@ class Extent:
             return ""
         start = "This report is a quick one: without `--quick` it measures more. " if quick else ""
         alone = "" if self.untrained else " and no untrained model beside it"
-        bound = (
-            "Theorem 5.1's and one certified bound, which bounds an MLP by the product of its matrices' norms"
-            if "local" in self.forms
-            else "Theorem 5.1's alone"
+        forms = (
+            "Of the path sum's forms the report has Theorem 5.1's and one certified bound, which bounds an MLP by the product "
+            "of its matrices' norms. "
         )
         text = (
             f"{start}Answers are measured at {len(self.answer_lengths)} lengths of {len(self.answer_seeds)} sequences each, "
-            f"mitigations on {len(self.study_seeds)} sequences a length, and the position with {self.cotangents} "
-            f"cotangents{alone}. Of the path sum's forms the report has {bound}. `ostools evaluate`, `mitigate`, "
-            "`sensitivity`, `bounds` and `collapse` measure more."
+            f"mitigations on {len(self.study_seeds)} sequences a length, and the position over {self.passages} passages with "
+            f"{self.cotangents} cotangents{alone}. {forms if self.forms else ''}`ostools evaluate`, `mitigate`, `bounds` and "
+            "`collapse` measure more."
         )
-        lengths = (
-            f"the lengths 1 to 8 and at every {self.collapse_step}th one after that; `--lengths 1:256` measures all"
-        )
+        lengths = f"{runs(self.collapse_first)} items and at every {self.collapse_step}th length up to "
+        lengths += f"{self.collapse_longest}; `--lengths 1:256` measures all"
         return f"{text} Collapse is measured at {lengths}." if default_lengths else text
 
 
 FULL = Extent(
+    collapse_first=tuple(range(1, 9)),
     collapse_step=1,
+    collapse_longest=256,
     formats=FORMATS,
     answer_lengths=(4, 8, 16, 32, 64),
     answer_seeds=tuple(range(8)),
-    stage_seeds=tuple(range(8)),
+    stage_seeds=tuple(range(12)),
     study_seeds=tuple(range(4)),
     study_measures=("answers", "log_probability", "collapse"),
     forms=tuple(VARIANTS),
     mlp_norm="svd",
+    passages=6,
     cotangents=8,
 )
 REDUCED = replace(
@@ -105,6 +112,7 @@ REDUCED = replace(
     formats=(*CASTS, "float16"),
     answer_lengths=(4, 8, 16, 32),
     answer_seeds=tuple(range(6)),
+    stage_seeds=tuple(range(8)),
     study_seeds=tuple(range(3)),
     forms=("local", "theorem-5.1"),
     mlp_norm="product",
@@ -113,16 +121,18 @@ REDUCED = replace(
 """A verdict on answers rests on 24 questions, and one on a mitigation on 27."""
 LEAST = replace(
     REDUCED,
+    collapse_first=(1, 2, 4, 8),
     collapse_step=64,
     formats=CASTS,
     stage_seeds=tuple(range(6)),
     study_measures=("answers",),
-    forms=("theorem-5.1",),
+    forms=(),
     cotangents=2,
     untrained=False,
 )
 """Of a very large model. A certified bound of one takes minutes, and is tens of powers of ten above what is measured."""
-QUICK = {
+QUICK: dict[str, Any] = {
+    "collapse_first": (1, 2, 4, 8),
     "collapse_step": 64,
     "formats": CASTS,
     "answer_lengths": (4, 16),
@@ -130,10 +140,14 @@ QUICK = {
     "cotangents": 2,
     "untrained": False,
 }
+QUICKEST: dict[str, Any] = {**QUICK, "collapse_longest": 128, "passages": 3}
+"""The same of a very large model."""
 
 
 def extent_of(shape: Shape, quick: bool = False) -> Extent:
     """The extent of a report on a model of that shape. `quick`: the least that still says something."""
     parameters = shape.n_layers * shape.block_parameters
     extent = LEAST if parameters > VERY_LARGE else REDUCED if parameters > LARGE or quick else FULL
-    return replace(extent, **QUICK) if quick else extent
+    if not quick:
+        return extent
+    return replace(extent, **(QUICKEST if extent == LEAST else QUICK))

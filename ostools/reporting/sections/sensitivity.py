@@ -34,7 +34,7 @@ from ostools.reporting.page.section import (
     StripField,
 )
 from ostools.reporting.sections.blocks import block, in_detail, tables_of
-from ostools.reporting.sections.extent import DEAR, PASSAGE_TOKENS, PASSAGES
+from ostools.reporting.sections.extent import DEAR, PASSAGE_TOKENS
 from ostools.reporting.sections.records import LeftOut, Measurements, Plan, ReportSection, Run, Step, dear_from
 from ostools.results import Frame, frame_of
 from ostools.results.table_head import TableHead
@@ -54,9 +54,9 @@ ATTENTION_LEAD = (
     "The last token's attention in every head. It says by how much each value is multiplied. It does not say what that does to "
     "the answer."
 )
-NO_BOUND = (
-    "a certified bound: it takes minutes on a model of this size, and on smaller ones it is tens of powers of ten above what "
-    "is measured; `ostools bounds --variant local --mlp-norm product` measures it"
+NO_BOUNDS = (
+    "Theorem 5.1's bounds: they take minutes on a model of this size, and those of smaller ones are tens of powers of ten "
+    "above what is measured; `ostools bounds --variant local --variant theorem-5.1 --mlp-norm product` measures them"
 )
 SHAPE_NOTE = (
     "The test compares means of log10 norms over fifteen blocks of neighbouring tokens, five to a third. A shape is named "
@@ -89,13 +89,14 @@ def _measure_profiles(run: Run) -> None:
 def _measure_bounds(run: Run, norms: Sensitivity) -> None:
     """Path sums beside the norms, without the forms that the model's blocks do not allow."""
     extent = run.plan.extent
+    if not extent.forms:
+        run.measured.left_out.append(LeftOut("sensitivity", NO_BOUNDS))
+        return
     reasons = undescribed(run.model, list(extent.forms))
     options: Any = {"variants": [name for name in extent.forms if name not in reasons], "mlp_norm": extent.mlp_norm}
     paths = run.measure("sensitivity", 10, lambda part: bounds(run.model, run.prompt, progress=part, **options))
     if paths is not None:
         run.measured.comparison = compare(norms, paths)
-    if "local" not in extent.forms:
-        run.measured.left_out.append(LeftOut("sensitivity", NO_BOUND))
     for reason in dict.fromkeys(reasons.values()):
         names = ", ".join(name for name in reasons if reasons[name] == reason)
         run.measured.left_out.append(LeftOut("sensitivity", f"{names}: {reason}"))
@@ -103,7 +104,7 @@ def _measure_bounds(run: Run, norms: Sensitivity) -> None:
 
 def _profiles_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
     yield sensitivity_memory(model, plan.pos, layers="all" if "layers" in plan.names else (0,))
-    if "sensitivity" in plan.names:
+    if "sensitivity" in plan.names and plan.extent.forms:
         yield bounds_memory(model, plan.pos, variants=plan.extent.forms)
 
 
@@ -248,8 +249,9 @@ def _measure_position(run: Run) -> None:
 
 def _position(run: Run, progress: Progress | None) -> PositionEffect:
     # By a sketch: its error is small beside the intervals over hundreds of tokens.
-    options: Any = {"passages": PASSAGES, "tokens": PASSAGE_TOKENS, "method": "sketch", "progress": progress}
-    options["cotangents"] = run.plan.extent.cotangents
+    extent = run.plan.extent
+    options: Any = {"passages": extent.passages, "tokens": PASSAGE_TOKENS, "method": "sketch", "progress": progress}
+    options["cotangents"] = extent.cotangents
     return run.beside_untrained("position", lambda both: position_effect(run.model, untrained=both, **options))
 
 

@@ -19,7 +19,7 @@ from ostools.reporting.report.rendering import render_report
 from ostools.reporting.report.report import lengths_text, measure, only_by_name, report
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.about import again_section
-from ostools.reporting.sections.extent import FORMATS, NOT_QUICK, QUICK
+from ostools.reporting.sections.extent import FORMATS, NOT_QUICK, extent_of
 from ostools.reporting.sections.records import LeftOut, Measurements
 from tests.checkpoints import tiny_model, trained
 from tests.reporting.charts.test_attention import made as made_attention
@@ -98,8 +98,9 @@ def test_what_is_measured_unasked_goes_by_size() -> None:
     """Sizes of Gemma 7B, whose sensitivity of every layer would take hours on a CPU, and none on a GPU."""
     sizes = {"n_layers": 28, "d_model": 3072, "n_heads": 16, "n_key_value_heads": 16, "d_head": 256, "d_mlp": 24576}
     large = replace(Shape.of(tiny_model("gemma")), **sizes)
-    assert set(only_by_name(large, 64)) == {"sensitivity", "failure-stage"}
-    assert set(only_by_name(large, 512)) == {"sensitivity", "layers", "failure-stage"}
+    dear = {"sensitivity", "failure-stage", "mitigations"}
+    assert set(only_by_name(large, 64)) == dear
+    assert set(only_by_name(large, 512)) == {*dear, "layers"}
     assert set(only_by_name(replace(large, device="cuda"), 512)) == set()
 
 
@@ -113,7 +114,9 @@ def test_a_quick_report_measures_less_and_says_so(tmp_path: Path) -> None:
     assert "--quick" in text
     assert "Sensitivity by position over rotated passages." in text
     assert "beside the same architecture before training" not in text
-    named = measure(model, encode(model, "1110"), QUICK.lengths(12), ["precision"], quick=True)
+    named = measure(
+        model, encode(model, "1110"), extent_of(Shape.of(model), quick=True).lengths(12), ["precision"], quick=True
+    )
     assert present(named) == ["precision"]
     assert named.left_out == []
 

@@ -141,3 +141,32 @@ def test_spectral_norms_are_the_largest_singular_values(shape: tuple[int, ...], 
     matrices = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     expected = torch.linalg.matrix_norm(matrices, ord=2)
     torch.testing.assert_close(paths.spectral_norms(size * matrices) / size, expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(
+    "kind", ["random", "one neuron", "aligned", "equal entries", "ill-conditioned", "zero", "tiny", "huge"]
+)
+@pytest.mark.parametrize("gated", [True, False])
+def test_the_product_of_norms_is_never_below_the_norm(kind: str, gated: bool) -> None:
+    """Equal to it where one neuron, or the direction of every matrix's largest singular value, is all that acts."""
+    generator = torch.Generator().manual_seed(7)
+    d_mlp = 1 if kind == "one neuron" else 9
+    down, gate, up = (
+        torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((6, d_mlp), *2 * [(d_mlp, 6)])
+    )
+    p, q = torch.randn(2, 3, d_mlp, generator=generator, dtype=torch.float64)
+    if kind == "aligned":
+        gate = torch.diag(torch.arange(9.0, 0.0, -1.0, dtype=torch.float64))[:, :6]
+        down, up, p, q = gate.mT, gate, torch.ones_like(p), torch.ones_like(q)
+    elif kind in ("equal entries", "zero"):
+        down, gate, up = (torch.full_like(matrix, kind == "equal entries") for matrix in (down, gate, up))
+    elif kind == "ill-conditioned":
+        down, gate, up = (matrix * 10.0 ** -torch.arange(matrix.shape[1]) for matrix in (down, gate, up))
+    elif kind in ("tiny", "huge"):
+        down, gate, up = (matrix * (1e-90 if kind == "tiny" else 1e90) for matrix in (down, gate, up))
+    arguments = (down, gate, up if gated else None, p, q if gated else None)
+    norms = torch.linalg.matrix_norm(paths.mlp_jacobian(*arguments), ord=2)
+    bound = paths.mlp_norm_products(*arguments)
+    assert bool((bound >= norms * (1 - 1e-12)).all())
+    if kind == "aligned" or (kind == "one neuron" and not gated):
+        torch.testing.assert_close(bound, norms)
