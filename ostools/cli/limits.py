@@ -23,7 +23,7 @@ from ostools.cli.signature import UNKNOWN, imported, signature_of
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
-from ostools.ground.progress import FIRST_ESTIMATE, LONG, Clock, Progress, tell
+from ostools.ground.progress import FIRST_ESTIMATE, Clock, Progress, in_time, tell
 from ostools.measure.mitigated_prompts import acting_bytes, rewritten_text
 from ostools.measure.unloaded import Forecast, Unloaded
 from ostools.models.files.sources import locate
@@ -41,30 +41,28 @@ class _TooLong(KeyboardInterrupt):
     """The end of work that exceeds `--max-time`: an interrupt, so that no part takes it for a failure."""
 
 
-def timed(doing: str, bar: Progress) -> Progress:
-    """The progress of a command on all of its models: it moves the bar, notes once where no bar is seen that the work is long,
-    and ends work that would take longer than `--max-time`."""
-    clock, limit, notes = Clock(), GLOBALS.max_time, []
+def timed(progress: Progress) -> Progress:
+    """The progress of a command on all of its models, which ends work that would take longer than `--max-time`."""
+    clock, limit = Clock(), GLOBALS.max_time
+    if limit is None:
+        return progress
 
-    def progress(steps: int, total: int) -> None:
-        tell(bar, steps, total)
-        estimate = clock.look(steps, total, min(FIRST_ESTIMATE, limit or FIRST_ESTIMATE))
-        if estimate is None:
+    def timed_progress(steps: int, total: int) -> None:
+        tell(progress, steps, total)
+        clock.told(steps, total)
+        left, elapsed = clock.seconds_left(), clock.seconds
+        expected = elapsed + (left or 0)
+        if elapsed < min(FIRST_ESTIMATE, limit) or expected <= limit or steps >= total:
             return
-        elapsed, expected = estimate
-        share = 100 * steps / total
-        text = f"{share:.0f}% done after {in_time(elapsed)}, so about {in_time(expected)} in all"
-        if limit is not None and expected > limit:
-            enough = in_time(2 * expected).replace(" ", "")  # the rest may be slower
-            raise _TooLong(
-                f"{text}, which is longer than --max-time: about {share * limit / elapsed:.0f}% of it would fit "
-                f"(a shorter prompt, fewer lengths, a faster machine); or give --max-time {enough}"
-            )
-        if not notes and expected > LONG and not terminal.shows_bar():
-            notes.append(text)
-            terminal.note(f"{doing}: {text}")
+        share, about = 100 * steps / total, "more than" if left is None else "about"
+        enough = in_time(2 * expected).replace(" ", "")  # the rest may be slower
+        raise _TooLong(
+            f"{share:.0f}% done after {in_time(elapsed)}, so {about} {in_time(expected)} in all, which is longer than --max-time: "
+            f"about {share * limit / elapsed:.0f}% of it would fit (a shorter prompt, fewer lengths, a faster machine); or give "
+            f"--max-time {enough}"
+        )
 
-    return progress
+    return timed_progress
 
 
 @contextmanager
@@ -149,13 +147,6 @@ def _fitted(unloaded: Unloaded, free: Free, memory: Memory) -> Forecast:
 def in_gib(size: int) -> str:
     """Bytes in words."""
     return f"{size / _GIB:.2f} GiB" if size >= _GIB / 10 else f"{size / 2**20:.0f} MiB"
-
-
-def in_time(seconds: float) -> str:
-    """Seconds in words."""
-    if seconds < 100:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _free(device: torch.device) -> Free:

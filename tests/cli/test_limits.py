@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from ostools.cli import limits
+from ostools.cli import limits, terminal
 from ostools.cli.commands import MEASURED, Command
 from ostools.cli.options import has_model, takes_prompt
 from ostools.cli.signature import imported, signature_of
 from ostools.ground.memory import Free
 from ostools.ground.out_of_memory import chunk
+from ostools.ground.progress import tell
 from ostools.measure.jacobian import linearisation_run
 from ostools.measure.jacobian.attribution import attribution_memory
 from ostools.measure.unloaded import Unloaded
@@ -114,7 +115,7 @@ def test_a_longer_prompt_under_a_mitigation_holds_more_in_every_measurement_of_a
 def test_work_that_would_take_longer_than_allowed_ends_after_its_first_steps(run, directory: str) -> None:
     counted = ("collapse", "--task", "figure-5a", "--lengths", "1:24", "--dtype", "bfloat16", "--model", directory)
     found = run(*counted, "--max-time", "0.0001", "--out", "x.csv")
-    assert_refused(found, "% done after 1 s, so about ", "longer than --max-time: about ", "or give --max-time ")
+    assert_refused(found, "% done after 1 s, so ", "longer than --max-time: about ", "or give --max-time ")
     assert not Path("x.csv").exists()
     refusal = run("attention", "--prompt", "The 11", "--max-time", "1h")
     assert_refused(refusal, "--max-time: expected work whose steps")
@@ -125,7 +126,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch, limit: float | None) -> tuple[Any, l
     now = [100.0]
     monkeypatch.setattr("ostools.ground.progress.time.monotonic", lambda: now[0])
     monkeypatch.setattr(limits.GLOBALS, "max_time", limit)
-    return limits.timed("measuring", lambda done, total: None), now
+    return limits.timed(lambda done, total: None), now
 
 
 def test_the_rest_is_expected_at_the_rate_of_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,20 +137,21 @@ def test_the_rest_is_expected_at_the_rate_of_what_is_done(monkeypatch: pytest.Mo
     now[0] += 8
     progress(20, 100)  # 10 s before, 8 s for a fifth: 50 s in all
     now[0] += 30
-    with pytest.raises(KeyboardInterrupt, match="30% done after 48 s, so about 2 min in all"):
-        progress(30, 100)
+    with pytest.raises(KeyboardInterrupt, match="30% done after 48 s, so about 4 min in all"):
+        progress(30, 100)  # the last tenth took 30 s
     progress(100, 100)  # the end is no time to stop
 
 
-def test_long_work_is_said_once_where_no_bar_is_seen(
+def test_into_a_log_a_command_says_where_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress, now = _clock(monkeypatch, None)
+    _, now = _clock(monkeypatch, None)
     monkeypatch.setattr(limits.GLOBALS, "quiet", False)
-    for done in (1, 2, 3):
-        now[0] += 6
-        progress(done, 100)
-    assert capsys.readouterr().err == "measuring: 1% done after 6 s, so about 10 min in all\n"
+    with terminal.progress("measuring cells") as progress:
+        for done in range(4):
+            tell(progress, done, 40)
+            now[0] += 6
+    assert capsys.readouterr().err == "measuring cells: 2 of 40, 5% done after 12 s, about 4 min left\n"
 
 
 @pytest.mark.parametrize("fits", [True, pytest.param(False, marks=pytest.mark.slow)])
