@@ -57,8 +57,8 @@ def watched(name: str, cheaper: str = "", counts_steps: bool = True) -> Iterator
 class Clock:
     """How long a work takes: what is left goes at the rate of the later half of the time, from the first step's end on.
 
-    The first step is slow where memory is taken and weights are read for the first time, so it counts as long as it is all there
-    is, and a tenth of the work or more. A step that takes longer than the one before it counts as if it ended now.
+    The first step is slow where memory is taken and weights are read for the first time. So it counts where it is all there is,
+    and a tenth of the work or more. A step that takes longer than the one before it counts as if it ended now.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class Announcement:
         steps_done, total = self._steps
         if not total:
             return f"{self.part}{', ' * bool(self.part)}runs for {in_time(seconds)} now"
-        steps = "" if total == 100 else f"{steps_done} of {total}, "
+        steps = "" if total == 100 or self.part else f"{steps_done} of {total}, "
         rest = "" if left is None else f", about {in_time(left)} left"
         return f"{self.part}{', ' * bool(self.part)}{steps}{100 * steps_done // total}% done after {in_time(seconds)}{rest}"
 
