@@ -7,9 +7,10 @@ by what is done so far.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -20,10 +21,11 @@ from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS
 from ostools.cli.prompts import Prompts
 from ostools.cli.signature import UNKNOWN, imported, signature_of
+from ostools.ground.advice import shorter_ways
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
-from ostools.ground.progress import FIRST_ESTIMATE, LONG, Clock, Progress, tell
+from ostools.ground.progress import FIRST_ESTIMATE, Clock, Progress, in_time, tell
 from ostools.measure.mitigated_prompts import acting_bytes, rewritten_text
 from ostools.measure.prompts import layers_up_to
 from ostools.measure.unloaded import Forecast, Unloaded
@@ -33,6 +35,26 @@ from ostools.models.precision.scores import arithmetic_named
 
 Memory = Callable[[Unloaded], int]
 """Bytes that the work of a command holds beside the model, at its largest step."""
+
+
+@dataclass(frozen=True)
+class CommandMemory:
+    """The `Memory` of a command with its arguments. savings: options that are not chosen, and what each changes of the
+    arguments. shorter: ways to a shorter prompt in this call."""
+
+    work: Callable[[Unloaded, Mapping[str, Any]], int]
+    savings: Mapping[str, Mapping[str, Any]]
+    shorter: tuple[str, ...]
+
+    def __call__(self, model: Unloaded) -> int:
+        return self.work(model, {})
+
+    def with_options(self, options: Iterable[str]) -> Memory:
+        """The memory with some of the savings."""
+        changes = {name: value for option in options for name, value in self.savings[option].items()}
+        return lambda model: self.work(model, changes)
+
+
 _GIB = 2**30
 _FREE_ELSEWHERE = Free(2**62, "on a GPU that is not here")
 """What is free on another machine's GPU is not known: a dry run compares with `--max-memory` alone."""
@@ -42,30 +64,28 @@ class _TooLong(KeyboardInterrupt):
     """The end of work that exceeds `--max-time`: an interrupt, so that no part takes it for a failure."""
 
 
-def timed(doing: str, bar: Progress) -> Progress:
-    """The progress of a command on all of its models: it moves the bar, notes once where no bar is seen that the work is long,
-    and ends work that would take longer than `--max-time`."""
-    clock, limit, notes = Clock(), GLOBALS.max_time, []
+def timed(progress: Progress) -> Progress:
+    """The progress of a command on all of its models, which ends work that would take longer than `--max-time`."""
+    clock, limit = Clock(), GLOBALS.max_time
+    if limit is None:
+        return progress
 
-    def progress(steps: int, total: int) -> None:
-        tell(bar, steps, total)
-        estimate = clock.look(steps, total, min(FIRST_ESTIMATE, limit or FIRST_ESTIMATE))
-        if estimate is None:
+    def timed_progress(steps: int, total: int) -> None:
+        tell(progress, steps, total)
+        clock.told(steps, total)
+        left, elapsed = clock.seconds_left(), clock.seconds
+        expected = elapsed + (left or 0)
+        if elapsed < min(FIRST_ESTIMATE, limit) or expected <= limit or steps >= total:
             return
-        elapsed, expected = estimate
-        share = 100 * steps / total
-        text = f"{share:.0f}% done after {in_time(elapsed)}, so about {in_time(expected)} in all"
-        if limit is not None and expected > limit:
-            enough = in_time(2 * expected).replace(" ", "")  # the rest may be slower
-            raise _TooLong(
-                f"{text}, which is longer than --max-time: about {share * limit / elapsed:.0f}% of it would fit "
-                f"(a shorter prompt, fewer lengths, a faster machine); or give --max-time {enough}"
-            )
-        if not notes and expected > LONG and not terminal.shows_bar():
-            notes.append(text)
-            terminal.note(f"{doing}: {text}")
+        share, about = 100 * steps / total, "more than" if left is None else "about"
+        enough = in_time(2 * expected).replace(" ", "")  # the rest may be slower
+        raise _TooLong(
+            f"{share:.0f}% done after {in_time(elapsed)}, so {about} {in_time(expected)} in all, which is longer than "
+            f"--max-time: about {share * limit / elapsed:.0f}% of it would fit (a shorter prompt, fewer lengths, a faster "
+            f"machine); or give --max-time {enough}"
+        )
 
-    return progress
+    return timed_progress
 
 
 @contextmanager
@@ -77,7 +97,14 @@ def within_time() -> Iterator[None]:
         raise InputError(str(error)) from None
 
 
-def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
+_SAVINGS: dict[str, dict[str, Any]] = {
+    "--dtype bfloat16": {"dtypes": ["bfloat16"]},
+    "--no-random-weights": {"random_weights": False},
+}
+_LOADED = "--load-dtype bfloat16"
+
+
+def memory_of(command: Command, values: Mapping[str, Any]) -> CommandMemory:
     """Bytes that the largest step of a command holds beside a model, as a function of the model.
 
     The record of a measurement names the function that counts them, which stands beside what is large (`measure.unloaded`). It
@@ -90,27 +117,37 @@ def memory_of(command: Command, values: Mapping[str, Any]) -> Memory:
     names = inspect.signature(function).parameters
     arguments = {name: value for name, value in {**defaults, **values}.items() if name in names}
     prompts, mitigation = values.get("prompt", values.get("prompts")), values.get("mitigation")
+    savings = {
+        option: changes
+        for option, changes in _SAVINGS.items()
+        if all(name in names and _as_list(arguments.get(name, value)) != value for name, value in changes.items())
+    }
+    shorter = tuple(shorter_ways({**defaults, **values}))
     if "pos" not in names or not isinstance(prompts, Prompts):
 
-        def of_task(model: Unloaded) -> int:
+        def of_task(model: Unloaded, changes: Mapping[str, Any]) -> int:
             _require_layers(model, values)
-            return function(model, **arguments)
+            return function(model, **{**arguments, **changes})
 
-        return of_task
+        return CommandMemory(of_task, savings, shorter)
 
     acting = optional(mitigation)
     instead = f"what `ostools evaluate prompts --task NAME --mitigation {label(acting)}` writes, without --mitigation"
     texts = (value if isinstance(value, str) else None for value in prompts.values)
     rewritten = [rewritten_text("--mitigation", text, acting, instead)[0] for text in texts]
 
-    def memory(model: Unloaded) -> int:
+    def memory(model: Unloaded, changes: Mapping[str, Any]) -> int:
         """The work on the longest prompt, and the pass that shows whether a mitigation acts."""
         _require_layers(model, values)
         in_chat = replace(model, chat=prompts.wrapped or {})
         pos = max(in_chat.pos(text or ids) for text, ids in zip(rewritten, prompts.values, strict=True))
-        return max(acting_bytes(model.shape, pos, acting), function(model, pos, **arguments))
+        return max(acting_bytes(model.shape, pos, acting), function(model, pos, **{**arguments, **changes}))
 
-    return memory
+    return CommandMemory(memory, savings, shorter)
+
+
+def _as_list(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _require_layers(model: Unloaded, values: Mapping[str, Any]) -> None:
@@ -164,13 +201,6 @@ def in_gib(size: int) -> str:
     return f"{size / _GIB:.2f} GiB" if size >= _GIB / 10 else f"{size / 2**20:.0f} MiB"
 
 
-def in_time(seconds: float) -> str:
-    """Seconds in words."""
-    if seconds < 100:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def _free(device: torch.device) -> Free:
     if device.type == "cuda":
         return Free(available_memory(device), f"on {device}")
@@ -178,27 +208,39 @@ def _free(device: torch.device) -> Free:
 
 
 def _require_memory(unloaded: Unloaded, forecast: Forecast, free: Free, memory: Memory) -> None:
-    work = forecast.work or 0
+    work, ways = forecast.work or 0, list(memory.shorter) if isinstance(memory, CommandMemory) else []
     if GLOBALS.max_memory is not None and work > GLOBALS.max_memory:
         raise InsufficientMemoryError(
             f"forecast {in_gib(work)} beside the model, {in_gib(GLOBALS.max_memory)} allowed by "
-            "--max-memory: shorten the prompt, take fewer lengths, or allow more"
+            f"--max-memory: {', '.join(['allow more', *ways])}"
         )
     if forecast.beside_libraries <= free.bytes:
         return
-    advice = (
-        "shorten the prompt, take fewer lengths, free memory, leave weights on disk with "
-        "--device-map auto, or take a machine with more"
-    )
-    if unloaded.dtype.itemsize > 2:
-        smaller = _fitted(replace(unloaded, dtype=torch.bfloat16), free, memory)
-        fits = ", which fits" if smaller.beside_libraries <= free.bytes else ""
-        size = in_gib(smaller.memory)
-        advice = f"loaded in bfloat16 (--load-dtype) it takes {size}{fits}; or {advice}"
+    ways = [*_saving_ways(unloaded, free, memory), *ways, "free memory"]
+    if unloaded.device_map is None:
+        ways.append("leave weights on disk with --device-map auto")
     raise InsufficientMemoryError(
         f"forecast {in_gib(forecast.memory)}, {in_gib(forecast.memory - work)} of it before the "
-        f"work begins, found {free}: {advice}"
+        f"work begins, found {free}: {', '.join(ways)}, or take a machine with more"
     )
+
+
+def _saving_ways(unloaded: Unloaded, free: Free, memory: Memory) -> list[str]:
+    """The fewest options with which the command fits; where it fits with none, all of them, and what it takes then."""
+    savings = [_LOADED] if unloaded.dtype.itemsize > 2 else []
+    savings += memory.savings if isinstance(memory, CommandMemory) else []
+    words: list[str] = []
+    for options in (chosen for count in range(1, 1 + len(savings)) for chosen in combinations(savings, count)):
+        model = replace(unloaded, dtype=torch.bfloat16) if _LOADED in options else unloaded
+        changed = memory
+        if isinstance(memory, CommandMemory):
+            changed = memory.with_options(option for option in options if option != _LOADED)
+        forecast = _fitted(model, free, changed)
+        fits = forecast.beside_libraries <= free.bytes
+        words = [f"with {' '.join(options)} it takes {in_gib(forecast.memory)}{', which fits' if fits else ''}"]
+        if fits:
+            break
+    return words
 
 
 @contextmanager
@@ -212,7 +254,8 @@ def within_limits(device: str, forecast: Forecast | None) -> Iterator[None]:
         if isinstance(error, InsufficientMemoryError) or not is_out_of_memory(error):
             raise
         expected = "" if forecast is None else f" forecast {in_gib(forecast.memory)},"
+        dtype, _ = arithmetic_named(GLOBALS.load_dtype or "float32")
+        smaller = f"load the model with {_LOADED}, " if dtype.itemsize > 2 else ""
         raise InsufficientMemoryError(
-            f"out of memory:{expected} found {_free(resolved)} ({in_words(error)}): shorten the "
-            "prompt, take fewer lengths, load the model in bfloat16 (--load-dtype), or free memory"
+            f"out of memory:{expected} found {_free(resolved)} ({in_words(error)}): {smaller}take shorter input, or free memory"
         ) from None

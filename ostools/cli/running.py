@@ -110,7 +110,7 @@ def at_work(
     if GLOBALS.dry_run:
         _end_with(forecast)
     with _loaded_and_at_work(doing, model, device, dtype, forecast) as (loaded, bar):
-        yield loaded, timed(doing, bar)
+        yield loaded, timed(bar)
 
 
 @contextmanager
@@ -154,7 +154,7 @@ def each_at_work(doing: str, models: Sequence[str], memory: Memory) -> tuple[Ite
             del loaded
             gc.collect()  # a model is in circles: without this it stays beside the next
 
-    return loaded_models(), timed(doing, lambda steps, total: tell(bars[-1], steps, total))
+    return loaded_models(), timed(lambda steps, total: tell(bars[-1], steps, total))
 
 
 def _end_with(*forecasts: Forecast | None) -> NoReturn:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ostools.cli.global_options import GLOBALS, on_one_line
-from ostools.ground.progress import Progress, bar, is_looked_at, outermost
+from ostools.ground.progress import Progress, announced, bar, is_looked_at, outermost
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,8 +27,14 @@ _NARROWEST = 16
 
 @contextmanager
 def progress(description: str) -> Iterator[Progress]:
-    """A bar with the time left, on stderr and only where it is seen and wanted; gone when the block ends."""
-    with outermost(), nullcontext(False) if GLOBALS.quiet else bar(description) as report:
+    """How far the work is, on stderr and only where that is wanted: a bar with the time left where it is seen, else lines."""
+
+    def told() -> AbstractContextManager[Progress]:
+        if GLOBALS.quiet:
+            return nullcontext(False)
+        return bar(description) if is_looked_at() else announced(lambda line: note(f"{description}: {line}"))
+
+    with outermost(), told() as report:
         yield report
 
 

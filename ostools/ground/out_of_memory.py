@@ -8,8 +8,9 @@ from __future__ import annotations
 import errno
 import functools
 import gc
+import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import psutil
 
+from ostools.ground.advice import shorter_ways
 from ostools.ground.errors import InsufficientMemoryError, in_words
 from ostools.ground.memory import free_memory
 
@@ -104,7 +106,10 @@ def in_smaller_chunks(measurement: Callable[Parameters, Returned]) -> Callable[P
         lists: Any = [list(value) if isinstance(value, Iterator) else value for value in (*args, *options.values())]
         positional, named = lists[: len(args)], dict(zip(options, lists[len(args) :], strict=True))
         result, share = chunks_that_fit(
-            lambda: measurement(*positional, **named), lambda error: _lacking(measurement.__name__, error)
+            lambda: measurement(*positional, **named),
+            lambda error: _lacking(
+                measurement.__name__, inspect.signature(measurement).bind(*positional, **named).arguments, error
+            ),
         )
         return _with_share(result, share)
 
@@ -141,13 +146,17 @@ def free_what_is_left() -> None:
         torch.cuda.empty_cache()
 
 
-def _lacking(name: str, error: BaseException) -> InsufficientMemoryError:
+def _lacking(name: str, arguments: Mapping[str, Any], error: BaseException) -> InsufficientMemoryError:
     """The refusal; one that says itself what was forecast and what to do stays as it is."""
     if isinstance(error, InsufficientMemoryError):
         return InsufficientMemoryError(str(error))
+    ways = [*shorter_ways(arguments)]
+    model = arguments.get("model")
+    if model is not None and next(model.parameters()).dtype.itemsize > 2:
+        ways.append("load the model in bfloat16")
     return InsufficientMemoryError(
-        f"out of memory: {name} does not fit, even in chunks of a sixteenth; {_limit()} ({in_words(error)}): shorten the "
-        "prompt, take fewer lengths, load the model in bfloat16, or free memory"
+        f"out of memory: {name} does not fit, even in chunks of a sixteenth; {_limit()} ({in_words(error)}): "
+        f"{', '.join([*ways, 'or free memory'])}"
     )
 
 

@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import gcd
@@ -16,8 +17,9 @@ Progress = Callable[[int, int], None] | bool
 
 _DELAY = 2.0  # seconds: what is done sooner needs no bar
 LONG = 60.0
-"""Seconds. Where no bar is drawn, a call that takes longer says so."""
+"""Seconds. Where no bar is drawn, a work that takes longer says where it is, once in as many."""
 FIRST_ESTIMATE = 5.0  # seconds after which what is done says how long the rest takes
+_TENTH = 0.1
 _this_thread = threading.local()
 
 
@@ -36,56 +38,126 @@ def outermost() -> Iterator[bool]:
 def watched(name: str, cheaper: str = "", counts_steps: bool = True) -> Iterator[Progress]:
     """How a long call tells that it is long: the progress to call inside the block.
 
-    In a terminal or a notebook it draws a bar (if `counts_steps`: something calls the progress). Everywhere else it logs one
-    line as a warning, which Python writes to stderr: as soon as what is done after 5 seconds lets expect more than a minute in
-    all, and after a minute at the latest. `cheaper`: what would take less time.
+    In a terminal or a notebook it draws a bar (if `counts_steps`: something calls the progress). Everywhere else it logs
+    lines (`announced`) as warnings, which Python writes to stderr. `cheaper`: what would take less time, for the first line.
     """
     if counts_steps and is_looked_at():
         with bar(name) as progress:
             yield progress
         return
-    announcement = _Announcement(name, cheaper)
-    timer = threading.Timer(LONG, announcement.say, [f"runs for {LONG:.0f} s now"])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield announcement.progress
-    finally:
-        timer.cancel()
+    advice = [f"; cheaper: {cheaper}" if cheaper else ""]
+
+    def say(line: str) -> None:
+        _LOG.warning("ostools.%s: %s%s; progress=False silences this", name, line, advice.pop() if advice else "")
+
+    with announced(say) as progress:
+        yield progress
 
 
 class Clock:
-    """How long a work takes in all, by the steps that are done. What comes before the first step is no part of their rate."""
+    """How long a work takes: what is left goes at the rate of the later half of the time, from the first step's end on.
+
+    The first step is slow where memory is taken and weights are read for the first time. So it counts where it is all there is,
+    and a tenth of the work or more. A step that takes longer than the one before it counts as if it ended now.
+    """
 
     def __init__(self) -> None:
-        self._start = self._first_step = time.monotonic()
+        self._start = time.monotonic()
+        self._reports: list[tuple[float, float]] = []  # when, and the share that was done
 
-    def look(self, steps_done: int, total: int, early: float = FIRST_ESTIMATE) -> tuple[float, float] | None:
-        """Seconds since the beginning and seconds expected in all; None before `early` seconds, and at the end."""
-        now = time.monotonic()
-        if steps_done <= 0:
-            self._first_step = now
-        elapsed = now - self._start
-        if not 0 < steps_done < total or elapsed < early:
+    @property
+    def seconds(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._start
+
+    def told(self, steps_done: int, total: int) -> None:
+        report = time.monotonic(), steps_done / max(total, 1)
+        if self._reports and self._reports[-1][1] == report[1] == 0:  # the work has begun anew
+            self._reports[-1] = report
+        elif not self._reports or report[1] > self._reports[-1][1]:
+            self._reports.append(report)
+
+    def seconds_left(self) -> float | None:
+        """Seconds until the end; None where that cannot be told yet, and at the end."""
+        now, reports = time.monotonic(), self._reports
+        if len(reports) < 2 or reports[-1][1] >= 1 or (len(reports) == 2 and reports[1][1] - reports[0][1] < _TENTH):
             return None
-        return elapsed, elapsed + (now - self._first_step) * (total - steps_done) / steps_done
+        (_, before), (last, share) = reports[-2:]
+        return max(self._end_of(last, share), self._end_of(now, min(1.0, 2 * share - before)), now) - now
+
+    def _end_of(self, when: float, share: float) -> float:
+        """When the work ends of which that share is done then."""
+        first = 1 if len(self._reports) > 2 else 0
+        middle = (self._reports[first][0] + when) / 2
+        index = bisect_right(self._reports, (middle, 1.0), lo=first + 1, hi=len(self._reports) - 1)
+        since, share_before = self._reports[index - 1]
+        return when + (when - since) * (1 - share) / (share - share_before)
 
 
-class _Announcement:
-    def __init__(self, name: str, cheaper: str) -> None:
-        self._name, self._cheaper = name, cheaper
-        self._clock, self._is_said = Clock(), False
+@contextmanager
+def announced(say: Callable[[str], None]) -> Iterator[Progress]:
+    """How a long work tells into a log where it is, line by line: the progress to call inside the block.
 
-    def progress(self, steps_done: int, total: int) -> None:
-        estimate = self._clock.look(steps_done, total)
-        if estimate is not None and estimate[1] > LONG:
-            self.say(f"{100 * steps_done // total}% after {estimate[0]:.0f} s, so about {estimate[1]:.0f} s in all")
+    The first line is said as soon as what is done after 5 seconds lets expect more than a minute in all, and after a minute at
+    the latest; from then on one a minute, though no step ends.
+    """
+    announcement, ended = Announcement(say), threading.Event()
+    around, _this_thread.announcement = getattr(_this_thread, "announcement", None), announcement
 
-    def say(self, what: str) -> None:
-        if not self._is_said:
-            self._is_said = True
-            cheaper = f"; cheaper: {self._cheaper}" if self._cheaper else ""
-            _LOG.warning("ostools.%s: %s%s; progress=False silences this", self._name, what, cheaper)
+    def look_every_second() -> None:
+        while not ended.wait(1.0):
+            announcement.look()
+
+    threading.Thread(target=look_every_second, daemon=True).start()
+    try:
+        yield announcement
+    finally:
+        ended.set()
+        _this_thread.announcement = around
+
+
+class Announcement:
+    """The lines of one work. `part`: words on the part that is under way; to call it with steps is to tell its progress."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.part = ""
+        self._say, self._clock, self._lock = say, Clock(), threading.Lock()
+        self._steps, self._next = (0, 0), LONG  # seconds after which the next line is due
+
+    def __call__(self, steps_done: int, total: int) -> None:
+        self._steps = steps_done, total
+        self._clock.told(steps_done, total)
+        self.look()
+
+    def look(self) -> None:
+        """Say a line where one is due."""
+        with self._lock:
+            seconds, left = self._clock.seconds, self._clock.seconds_left()
+            is_long = self._next == LONG and left is not None and seconds + left > LONG and seconds >= FIRST_ESTIMATE
+            if seconds >= self._next or is_long:
+                self._next = seconds + LONG
+                self._say(self._line(seconds, left))
+
+    def _line(self, seconds: float, left: float | None) -> str:
+        steps_done, total = self._steps
+        if not total:
+            return f"{self.part}{', ' * bool(self.part)}runs for {in_time(seconds)} now"
+        steps = "" if total == 100 or self.part else f"{steps_done} of {total}, "
+        rest = "" if left is None else f", about {in_time(left)} left"
+        return f"{self.part}{', ' * bool(self.part)}{steps}{100 * steps_done // total}% done after {in_time(seconds)}{rest}"
+
+
+def name_part(words: str) -> None:
+    """Say in words which part of this thread's work is under way, for the lines of `announced`."""
+    if (announcement := getattr(_this_thread, "announcement", None)) is not None:
+        announcement.part = words
+
+
+def in_time(seconds: float) -> str:
+    """Seconds in words."""
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from hooks.errors import checked_arguments
+from ostools.ground.advice import cheaper_ways
 from ostools.ground.errors import InputError
 from ostools.ground.progress import outermost, watched
 from ostools.ground.records import Record
@@ -22,19 +23,6 @@ from ostools.models.shape import enough_threads
 
 Arguments = ParamSpec("Arguments")
 Measured = TypeVar("Measured")
-
-_COSTLY = (
-    "lengths",
-    "seeds",
-    "samples",
-    "prompts",
-    "linearisations",
-    "layers",
-    "variants",
-    "dtypes",
-    "windows",
-    "orders",
-)
 
 
 def measurement(**record: Any) -> Callable[[Callable[Arguments, Measured]], Callable[Arguments, Measured]]:
@@ -52,8 +40,8 @@ def measurement(**record: Any) -> Callable[[Callable[Arguments, Measured]], Call
 
 
 def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Measured]:
-    parameters = inspect.signature(function).parameters
-    cheaper = _cheaper([*parameters])
+    signature = inspect.signature(function)
+    parameters = signature.parameters
 
     @checked_arguments(InputError, IN_WORDS, one_of_several)
     @functools.wraps(function)
@@ -67,18 +55,11 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
             stack.enter_context(checked_once())
             if not stack.enter_context(outermost()) or options.get("progress") not in (None, True):
                 return function(*args, **options)
+            bound = signature.bind(*args, **options)
+            bound.apply_defaults()
+            cheaper = ", ".join(cheaper_ways(bound.arguments))
             progress = stack.enter_context(watched(function.__name__, cheaper, counts_steps="progress" in parameters))
             progress_option = {"progress": progress} if "progress" in parameters else {}
             return function(*args, **{**options, **progress_option})  # pyright: ignore[reportCallIssue]
 
     return measured
-
-
-def _cheaper(names: list[str]) -> str:
-    """Advice on how a measurement with these parameters takes less time."""
-    ways = ["a shorter prompt"] if "prompt" in names else []
-    ways += [f"fewer {name}" for name in names if name in _COSTLY]
-    derivative = {"linearisation", "linearisations", "cotangents"} & set(names)
-    ways += ["method='sketch'"] if "method" in names and derivative else []
-    ways += ["a smaller max_new_tokens"] if "max_new_tokens" in names else []
-    return ", ".join(ways)

@@ -139,6 +139,7 @@ def measure_missing(
         store.say(f"failed before: {record}")
     failed: list[str] = []
     # Closed here and now, however it ends: an executor may hold workers.
+    tell(progress, 0, len(plan.pending))
     with closing(executor.measure(plan.pending, plan.terms)) as cells_done:
         for index, (keyed_cell, rows) in enumerate(cells_done):
             content = rows if isinstance(rows, str) else _content(keyed_cell, rows, plan.terms)

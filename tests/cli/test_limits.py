@@ -5,18 +5,23 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import re
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from ostools.cli import limits
+from ostools.cli import limits, terminal
 from ostools.cli.commands import MEASURED, Command
 from ostools.cli.options import has_model, takes_prompt
 from ostools.cli.signature import imported, signature_of
+from ostools.ground.errors import InputError
 from ostools.ground.memory import Free
 from ostools.ground.out_of_memory import chunk
+from ostools.ground.progress import tell
 from ostools.measure.jacobian import linearisation_run
 from ostools.measure.jacobian.attribution import attribution_memory
 from ostools.measure.unloaded import Unloaded
@@ -36,7 +41,7 @@ def test_what_does_not_fit_is_refused_before_the_model_is_loaded(
     assert_refused(
         found,
         "of it before the work begins, found 0.00 GiB free on this machine",
-        "loaded in bfloat16 (--load-dtype) it takes",
+        "with --load-dtype bfloat16 it takes",
     )
 
 
@@ -68,6 +73,50 @@ def test_every_command_that_runs_a_model_tells_its_forecast_in_a_dry_run(run, tm
     assert (code, out) == (0, "")
     assert_one_forecast(err)
     assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
+
+
+@pytest.mark.usefixtures("no_model")
+@pytest.mark.parametrize("line", ASKED)
+def test_a_refusal_names_options_that_the_command_has_and_that_are_not_chosen(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setattr(limits, "free_memory", lambda: Free(1 << 10, "on this machine"))
+    (tmp_path / "t.txt").write_text("one two three")
+    words = (
+        next(command.words for command in MEASURED if line.startswith(command.name)) if line != "report" else (line,)
+    )
+    _, page, _ = run(*words, "--help")
+    known, chosen = set(re.findall(r"--[a-z-]+", page)), line.split()
+    while True:
+        code, _, err = run(*chosen, "--dry-run")
+        assert code == 2
+        assert not set(re.findall(r"--[a-z-]+", err)) & set(chosen), "what is chosen is no advice"
+        assert set(re.findall(r"--[a-z-]+", err)) <= known
+        assert ("shorten the prompt" in err) is ("--prompt" in chosen)
+        if (saving := re.search(r"with (--.*?) it takes", err)) is None:
+            break
+        chosen += saving[1].split()
+    assert "--load-dtype" in chosen
+
+
+@pytest.mark.parametrize(
+    ("gib", "named"),
+    [
+        (20, None),
+        (10, "with --no-random-weights it takes 9.55 GiB, which fits"),
+        (8, "with --dtype bfloat16 --no-random-weights it takes 4.55 GiB, which fits"),
+        (1, "with --load-dtype bfloat16 --dtype bfloat16 --no-random-weights it takes 4.55 GiB, shorten the prompt"),
+    ],
+)
+def test_the_fewest_options_that_fit_are_named(gib: int, named: str | None) -> None:
+    def work(model: Unloaded, changes: Mapping[str, Any]) -> int:
+        return (17 - 8 * ("random_weights" in changes) - 5 * ("dtypes" in changes)) << 30
+
+    savings = {"--dtype bfloat16": {"dtypes": ["bfloat16"]}, "--no-random-weights": {"random_weights": False}}
+    memory = limits.CommandMemory(work, savings, ("shorten the prompt",))
+    model, free = Unloaded(locate(None, None), torch.float32, "cpu"), Free(gib << 30, "on this machine")
+    with pytest.raises(InputError, match=named) if named else nullcontext():
+        limits._require_memory(model, model.forecast(memory(model)), free, memory)
 
 
 def _forecast(run, *asked: str) -> dict[str, float]:
@@ -122,7 +171,7 @@ def test_a_longer_prompt_under_a_mitigation_holds_more_in_every_measurement_of_a
 def test_work_that_would_take_longer_than_allowed_ends_after_its_first_steps(run, directory: str) -> None:
     counted = ("collapse", "--task", "figure-5a", "--lengths", "1:24", "--dtype", "bfloat16", "--model", directory)
     found = run(*counted, "--max-time", "0.0001", "--out", "x.csv")
-    assert_refused(found, "% done after 1 s, so about ", "longer than --max-time: about ", "or give --max-time ")
+    assert_refused(found, "% done after ", "longer than --max-time: about ", "or give --max-time ")
     assert not Path("x.csv").exists()
     refusal = run("attention", "--prompt", "The 11", "--max-time", "1h")
     assert_refused(refusal, "--max-time: expected work whose steps")
@@ -133,7 +182,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch, limit: float | None) -> tuple[Any, l
     now = [100.0]
     monkeypatch.setattr("ostools.ground.progress.time.monotonic", lambda: now[0])
     monkeypatch.setattr(limits.GLOBALS, "max_time", limit)
-    return limits.timed("measuring", lambda done, total: None), now
+    return limits.timed(lambda done, total: None), now
 
 
 def test_the_rest_is_expected_at_the_rate_of_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,20 +193,21 @@ def test_the_rest_is_expected_at_the_rate_of_what_is_done(monkeypatch: pytest.Mo
     now[0] += 8
     progress(20, 100)  # 10 s before, 8 s for a fifth: 50 s in all
     now[0] += 30
-    with pytest.raises(KeyboardInterrupt, match="30% done after 48 s, so about 2 min in all"):
-        progress(30, 100)
+    with pytest.raises(KeyboardInterrupt, match="30% done after 48 s, so about 4 min in all"):
+        progress(30, 100)  # the last tenth took 30 s
     progress(100, 100)  # the end is no time to stop
 
 
-def test_long_work_is_said_once_where_no_bar_is_seen(
+def test_into_a_log_a_command_says_where_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress, now = _clock(monkeypatch, None)
+    _, now = _clock(monkeypatch, None)
     monkeypatch.setattr(limits.GLOBALS, "quiet", False)
-    for done in (1, 2, 3):
-        now[0] += 6
-        progress(done, 100)
-    assert capsys.readouterr().err == "measuring: 1% done after 6 s, so about 10 min in all\n"
+    with terminal.progress("measuring cells") as progress:
+        for done in range(4):
+            tell(progress, done, 40)
+            now[0] += 6
+    assert capsys.readouterr().err == "measuring cells: 2 of 40, 5% done after 12 s, about 4 min left\n"
 
 
 @pytest.mark.parametrize("fits", [True, pytest.param(False, marks=pytest.mark.slow)])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostools.ground.progress import part_of, rising, tell, watched
+from ostools.ground.progress import Announcement, Clock, announced, name_part, part_of, rising, tell, watched
 
 
 @given(
@@ -41,18 +41,90 @@ def test_work_that_is_done_again_is_not_told_again() -> None:
     assert told == [1, 2, 2, 2, 3]
 
 
-@pytest.mark.parametrize(("seconds_a_step", "messages"), [(3.0, ["2% after 6 s, so about 300 s in all"]), (0.5, [])])
-def test_a_long_call_says_once_how_long_it_will_take(
-    seconds_a_step: float, messages: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which the test sets."""
+    clock = [100.0]
+    monkeypatch.setattr("ostools.ground.progress.time.monotonic", lambda: clock[0])
+    return clock
+
+
+@pytest.mark.parametrize(("seconds_a_step", "messages"), [(3.0, ["3% done after 9 s, about 5 min left"]), (0.5, [])])
+def test_a_long_call_says_how_long_it_will_take(
+    seconds_a_step: float, messages: list[str], now: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     """After 5 seconds, where more than a minute is expected in all; and with it what would be cheaper."""
-    clock = [0.0]
-    monkeypatch.setattr("ostools.ground.progress.time.monotonic", lambda: clock[0])
     with watched("sensitivity", "fewer layers") as progress:
         for step in range(1, 20):
-            clock[0] = step * seconds_a_step
+            now[0] = 100 + step * seconds_a_step
             tell(progress, step, 100)
     expected = [
         f"ostools.sensitivity: {message}; cheaper: fewer layers; progress=False silences this" for message in messages
     ]
     assert [record.getMessage() for record in caplog.records] == expected
+
+
+def test_a_log_has_a_line_a_minute_and_the_advice_once(now: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    with watched("study", "fewer seeds") as progress:
+        tell(progress, 0, 4)
+        for _ in range(3):
+            now[0] += 50
+            tell(progress, int(now[0] - 100) // 50, 4)
+    end = "progress=False silences this"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"ostools.study: 1 of 4, 25% done after 50 s, about 2 min left; cheaper: fewer seeds; {end}",
+        f"ostools.study: 3 of 4, 75% done after 2 min, about 50 s left; {end}",
+    ]
+
+
+def test_a_line_is_due_though_no_step_ends(now: list[float]) -> None:
+    lines: list[str] = []
+    with announced(lines.append) as announcement:
+        assert isinstance(announcement, Announcement)
+        for second in range(1, 400):
+            now[0] = 100.0 + second
+            announcement.look()
+            if second == 70:
+                name_part("section collapse, 1 of 2")
+                announcement(2, 100)
+            if second == 190:
+                announcement(4, 100)
+            if second == 310:
+                announcement(40, 100)
+    assert lines == [
+        "runs for 60 s now",
+        "section collapse, 1 of 2, 2% done after 2 min",
+        "section collapse, 1 of 2, 2% done after 3 min",
+        "section collapse, 1 of 2, 4% done after 4 min",
+        "section collapse, 1 of 2, 4% done after 5 min",
+        "section collapse, 1 of 2, 40% done after 6 min, about 2 min left",
+    ]
+
+
+# Seconds of the steps, in order; the first is the time before 0 steps are told done.
+WORKS = {
+    "even": [0.0, *[1.0] * 40],
+    "prepared for long, as a logit's gradient": [10.0, 9.0, *[0.1] * 20],
+    "lengths that grow": [1.0, *[0.01 * n * n for n in range(1, 40)]],
+    "the first part is quick": [1.0, *[0.2] * 20, *[1.0] * 20],
+    "the first part is slow": [1.0, *[1.0] * 20, *[0.2] * 20],
+    "four parts, in turn slow and quick": [0.0, *([1.0] * 10 + [0.3] * 10) * 2],
+    "two steps, scores after answers": [2.0, 30.0, 20.0],
+    "four cells of a sweep": [0.0, 30.0, 20.0, 40.0, 30.0],
+}
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_after_the_first_third_the_end_is_never_expected_twice_as_late_or_soon(work: str, now: list[float]) -> None:
+    """Asked every tenth of a second, between steps too."""
+    (before, *steps), clock = WORKS[work], Clock()
+    ends = [before + sum(steps[:count]) for count in range(len(steps) + 1)]
+    told, whole = 0, ends[-1]
+    for tenth in range(int(10 * whole)):
+        now[0] = 100.0 + tenth / 10
+        while ends[told] <= tenth / 10:
+            clock.told(told, len(steps))
+            told += 1
+        left = clock.seconds_left()
+        if left is not None and tenth / 10 >= whole / 3:
+            assert 0.5 <= (tenth / 10 + left) / whole <= 2, (tenth / 10, left, whole)

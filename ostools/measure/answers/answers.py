@@ -109,13 +109,16 @@ def answers(
     lengths = [len(prompt.ids) for prompt in encoded_prompts]
     for batch in batches(lengths, padding(model).allowed, chunk(TOKENS), max_new_tokens, batch_size):
         ids = {index: encoded_prompts[index].ids.tolist() for index in batch}
-        start = time.perf_counter()
+        start, before = time.perf_counter(), len(answer_by_index)
+
+        def ended(count: int, before: int = before) -> None:
+            tell(progress, before + count, len(encoded_prompts))
+
         shared = shared_prefix(model, list(ids.values()), steps=max_new_tokens)
         with torch.no_grad(), true_arithmetic(model), own_attention(model):
-            batch_answers = _generate(model, ids, max_new_tokens, reading, choose, shared)
+            batch_answers = _generate(model, ids, max_new_tokens, reading, choose, shared, ended)
         share = (time.perf_counter() - start) / len(batch)
         answer_by_index |= {index: replace(answer, seconds=share) for index, answer in batch_answers.items()}
-        tell(progress, len(answer_by_index), len(encoded_prompts))
     return [answer_by_index[index] for index in range(len(encoded_prompts))]
 
 
@@ -202,12 +205,14 @@ def _generate(
     reading: _AnswerTexts,
     choose: NextToken,
     shared: int,
+    ended: Callable[[int], None],
 ) -> dict[int, Answer]:
+    """`ended`: called with how many of the answers are at their end, when more of them are."""
     rows = Rows(model, list(prompts.values()), cache_is_exact(model), shared=shared)
     going, new_ids = list(prompts), {index: [] for index in prompts}
     finished: dict[int, Answer] = {}
     while True:
-        tokens = choose(rows.logits()[:, -1], going)
+        tokens, ended_before = choose(rows.logits()[:, -1], going), len(finished)
         for index, token in zip(going, tokens.tolist(), strict=True):
             if index not in finished:
                 new_ids[index].append(token)
@@ -216,6 +221,8 @@ def _generate(
                     finished[index] = answer
                 elif len(answer.ids) == max_new_tokens:
                     finished[index] = replace(answer, ended=reading.cut)
+        if len(finished) > ended_before:
+            ended(len(finished))
         if len(finished) == len(prompts):
             return finished
         rows.extend(tokens)

@@ -92,7 +92,8 @@ def plan(
         return forecast
     raise InsufficientMemoryError(
         f"{pos} tokens at d_model {d_model} need {forecast.peak / 2**30:.2f} GiB at least, {max_memory / 2**30:.2f} GiB are "
-        f"allowed: shorten the prompt, free memory, raise max_memory (--max-memory), or take method 'sketch'"
+        f"allowed: shorten the prompt, free memory, or raise max_memory (--max-memory)"
+        + (", or take method 'sketch'" if rows is None else "")
     )
 
 

@@ -18,7 +18,7 @@ from ostools.experiments.position import PositionEffect
 from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.memory import available_memory
-from ostools.ground.progress import Progress, part_of, tell
+from ostools.ground.progress import Progress, name_part, part_of, tell
 from ostools.measure import Collapse, Comparison, FailureStage, Profile, Sensitivity
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.attention.attention import Attention
@@ -115,6 +115,7 @@ class Run:
         """The outcome of `work`, which takes `share` of the progress bar; None where it is refused."""
         start = self.steps_done
         end = min(start + round(100 * share), self.total)
+        name_part(f"section {section}, {1 + self.plan.names.index(section)} of {len(self.plan.names)}")
         try:
             return work(part_of(self._tell, start, end, self.total, self.total))
         except (InputError, HookError, MitigationError) as error:

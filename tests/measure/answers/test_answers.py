@@ -200,3 +200,12 @@ def test_never_a_token_without_probability(monkeypatch: pytest.MonkeyPatch) -> N
 def test_refuses_what_nothing_can_be_drawn_by(temperature: float, seeds: tuple | None, words: str) -> None:
     with pytest.raises(InputError, match=words):
         NextToken(temperature, seeds, 2)
+
+
+def test_the_answers_of_one_batch_are_told_as_they_end() -> None:
+    model = tiny_model("llama", seed=3, scale=1.5, fresh=True)
+    without_ends(model)
+    told: list[tuple[int, int]] = []
+    stops = [lambda text, least=least: len(text) >= least for least in (1, 9, 99)]
+    answers(model, TEXTS, max_new_tokens=30, stops=stops, progress=lambda *now: told.append(now))
+    assert told == [(1, 3), (2, 3), (3, 3)]
