@@ -10,12 +10,13 @@ import pandas as pd
 from ostools.experiments.wrong_answers import explain_errors
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.verdicts import is_hidden
-from ostools.measure.position import ANSWER, POSITIONS
+from ostools.measure.position import ANSWER
 from ostools.measure.probes.scores import rows_of
 from ostools.results import Frame
 from ostools.theory.statistics.separation import separation
 from scripts import behaviour as script
 from scripts.behaviour_page import WORDS, Table, asked, said
+from scripts.behaviour_states import PARTING, PLACES
 from scripts.embedded import header, row
 
 CELLS = ("ones", "commas", "bits")
