@@ -64,9 +64,10 @@ def plant_states(name: str, distances: dict[int, float], noise: float = 2.0) -> 
         row |= {"correct": None, "number": None, "given_bfloat16": True, "given_float32": distance > 5}
         row |= {f"right_{dtype}": distance > 5 for dtype in ("bfloat16", "float32")}
         row |= {"log_p_bfloat16": -length / 2, "log_p_float32": -length / 2 - 0.25}
-        for position in POSITIONS:
-            row |= {f"norm_{position}": 100.0, f"distance_{position}": distance, f"noise_{position}": noise}
-            row[f"next_{position}_bfloat16"] = position
+        for place in behaviour_states.PLACES:
+            row |= {f"norm_{place}": 100.0, f"distance_{place}": distance, f"noise_{place}": noise}
+            row |= {f"distance_said_{place}": 3 * distance if distance < 5 else None, f"noise_said_{place}": noise}
+            row[f"next_{place}_bfloat16"] = place
         rows.append(row)
     behaviour_states.store(f"{name}-states", pd.DataFrame(rows))
 
@@ -108,21 +109,18 @@ def test_tables_of_planted_distances(store: Path) -> None:
     plant_states("ones", distances)
     (answer, *_) = cells_of(behaviour_collapse.positions_table())
     assert answer == ["ones in a row", "“answer”", "`answer` (10)", "10", "5", "3.75 (1 to 9)", "2 (2 to 2)", "0.5 (8)"]
-    assert cells_of(behaviour_collapse.pairs_table())[5] == [
-        "ones in a row",
-        "8",
-        "20 (wrong)",
-        "1",
-        "2",
-        "0.5",
-        "-4.00",
-    ]
+    eight = ["ones in a row", "8", "20 (wrong)", "0.5", "0.5", "0.5", "0.5", "-4.00"]
+    assert cells_of(behaviour_collapse.pairs_table())[5] == eight
+    said = cells_of(behaviour_collapse.said_table())
+    assert len(said) == 5
+    assert said[0] == ["ones in a row", "8", "20", "1.5", "1.5"]
     (precision,) = cells_of(behaviour_collapse.precision_table())
     assert precision == ["ones in a row", "10", "5", "5", "5", "0.25, 0.25"]
     rows = {cells[1]: cells[2:] for cells in cells_of(behaviour_collapse.separation_table())}
-    assert rows["distance / noise"][:2] == ["5, 5", "1.00 [0.64, 1.00]"]
-    assert rows["distance / noise"][2:] == ["–", "–"]
-    (verdict,) = behaviour_collapse.verdict_lines()
+    ratio = rows["distance / noise, “answer”"]
+    assert ratio[:2] == ["5, 5", "1.00 [0.64, 1.00]"]
+    assert ratio[2:] == ["–", "–"]
+    verdict, _ = behaviour_collapse.verdict_lines()
     assert "wrong where the last token no longer tells n from n + 1" in verdict
     behaviour_figure.draw_figure(store / "figure.png")
     assert (store / "figure.png").read_bytes()[1:4] == b"PNG"
@@ -130,7 +128,7 @@ def test_tables_of_planted_distances(store: Path) -> None:
 
 @pytest.mark.slow
 def test_states_of_a_model_are_those_of_its_own_passes(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths, exact = (3, 5, 8, 300), (4, 5, 6, 7, 8, 9)
+    lengths, exact = (3, 5, 8, 300), (4, 5, 6, 7, 8, 9, 10, 11)
     monkeypatch.setattr(script, "CHAT", "zero-shot")
     cells = {
         "ones": script.Asked(script.ONES, lengths),
@@ -141,7 +139,7 @@ def test_states_of_a_model_are_those_of_its_own_passes(store: Path, monkeypatch:
     model = ost.load_model("embedded", dtype="bfloat16")
     script.measure(model, store / "states", 75)
     rows: Any = behaviour_collapse.stored("ones-states").set_index("length")
-    assert sorted(rows.index) == sorted({*lengths, *exact, 10})
+    assert sorted(rows.index) == sorted({*lengths, *exact, 12})
     answered: Any = frame_of(script.answers("ones")).set_index("length")
     plain: Any = frame_of(ost.evaluate(model, script.ONES, lengths=lengths, batch_size=1)).set_index("length")
     assert answered["number"].equals(plain["number"])
@@ -151,10 +149,13 @@ def test_states_of_a_model_are_those_of_its_own_passes(store: Path, monkeypatch:
     assert rows.loc[list(lengths), "given_bfloat16"].all()
     for position in POSITIONS:
         curve: Any = frame_of(ost.collapse(model, script.ONES, lengths=exact, dtypes=["bfloat16"], position=position))
+        following = curve.query("site == 'logits' and norm == 'l2'").set_index("length")["next_token"]
         curve = curve.query("site == 'y' and per == 'vector' and norm == 'l2'").set_index("length")
         own = rows.loc[list(exact)]
         assert own[f"distance_{position}"].tolist() == pytest.approx(curve["float64_distance"].tolist(), rel=1e-4)
         assert own[f"noise_{position}"].tolist() == pytest.approx(curve["pair_noise"].tolist(), rel=0.05)
-        assert own[f"next_{position}_bfloat16"].tolist() == curve["next_token"].tolist()
+        assert own[f"next_{position}_bfloat16"].tolist() == following.tolist()
+    answers_part = rows["distance_answer"] == rows["distance_parting"]
+    assert answers_part[list(exact)].tolist() == [True] * 6 + [False] * 2  # 10 and 11, 11 and 12 both begin with 1
     script.measure(model, store / "states", 75)  # nothing is left to do
     assert set(behaviour_collapse.stored("ones-probe")["site"]) == {*POSITIONS, "length"}
