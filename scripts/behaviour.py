@@ -132,13 +132,14 @@ CELLS: dict[str, Any] = {
     **COPIES,
     **STATES,
     **MORE,
-    **mitigated(BITS, "bits", ("separator-1", "separator-3", "repeat-prompt", "sharper", "window", "hint")),
+    **mitigated(
+        BITS, "bits", ("separator-1", "partition", "separator-3", "repeat-prompt", "sharper", "window", "hint")
+    ),
     **mitigated(DIGITS, "digits", ("separator-1", "hint", "repeat-prompt", "separator-3")),
     "fair-bits-states": partial(states.measure, asked=("fair-bits",)),
     "bits-probe": partial(states.probe, kept=("bits-states", "fair-bits-states"), is_random=True),
     **REASONED,
     "threes": Asked("count-ones:separator_every=3", (3, 5, 8, 9, 10, 12, 16, 20, 24, 32, 48, 64, 128)),
-    **mitigated(BITS, "bits", ("partition",)),
     "random-weights": partial(states.measure_random, asked=("bits", "fair-bits")),
 }
 """In the order of measuring, the most important first."""
