@@ -110,9 +110,11 @@ COUNTS = {
     "bits": Asked(BITS, (4, 8, 10, 12, 16, 32, 64), TWELVE),
 }
 STATES = {
-    "ones-states": partial(states.measure, asked=("ones",), exact=(*range(2, 22), 24, 32, 48, 64, 96, 128)),
-    "commas-states": partial(states.measure, asked=("commas",), exact=(*range(2, 22), 24, 32, 48, 64, 96, 128)),
-    "bits-states": partial(states.measure, asked=("bits",), exact=(8, 12, 32), exact_seeds=range(6)),
+    "ones-rest": Asked(ONES, REST),
+    "commas-rest": Asked(COMMAS, REST),
+    "ones-states": partial(states.measure, asked=("ones", "ones-rest"), exact=(*CORE, *REST)),
+    "commas-states": partial(states.measure, asked=("commas", "commas-rest"), exact=(*CORE, *REST)),
+    "bits-states": partial(states.measure, asked=("bits",), exact=(8, 10, 12, 32), exact_seeds=TWELVE),
     "ones-probe": partial(states.probe, kept=("ones-states",), is_random=False),
     "commas-probe": partial(states.probe, kept=("commas-states",), is_random=False),
 }
@@ -130,15 +132,14 @@ CELLS: dict[str, Any] = {
     **COPIES,
     **STATES,
     **MORE,
-    **mitigated(BITS, "bits", ("separator-1", "separator-3", "repeat-prompt", "sharper", "window", "hint")),
+    **mitigated(
+        BITS, "bits", ("separator-1", "partition", "separator-3", "repeat-prompt", "sharper", "window", "hint")
+    ),
     **mitigated(DIGITS, "digits", ("separator-1", "hint", "repeat-prompt", "separator-3")),
     "fair-bits-states": partial(states.measure, asked=("fair-bits",)),
     "bits-probe": partial(states.probe, kept=("bits-states", "fair-bits-states"), is_random=True),
-    "ones-rest": Asked(ONES, REST),
-    "commas-rest": Asked(COMMAS, REST),
     **REASONED,
     "threes": Asked("count-ones:separator_every=3", (3, 5, 8, 9, 10, 12, 16, 20, 24, 32, 48, 64, 128)),
-    **mitigated(BITS, "bits", ("partition",)),
     "random-weights": partial(states.measure_random, asked=("bits", "fair-bits")),
 }
 """In the order of measuring, the most important first."""

@@ -10,12 +10,13 @@ import pandas as pd
 from ostools.experiments.wrong_answers import explain_errors
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.verdicts import is_hidden
-from ostools.measure.position import ANSWER, POSITIONS
+from ostools.measure.position import ANSWER
 from ostools.measure.probes.scores import rows_of
 from ostools.results import Frame
 from ostools.theory.statistics.separation import separation
 from scripts import behaviour as script
 from scripts.behaviour_page import WORDS, Table, asked, said
+from scripts.behaviour_states import PARTING, PLACES
 from scripts.embedded import header, row
 
 CELLS = ("ones", "commas", "bits")
@@ -50,52 +51,65 @@ def measured_states() -> Iterator[str]:
     return (name for name in CELLS if script.path_of(f"{name}-states").is_file())
 
 
+PLACE_WORDS = {PARTING: "where the right answers part"}
+
+
 def positions_table() -> Table:
     """Where y is read: what comes next, and how far apart n and n + 1 are."""
+    least = "least of distance / noise (at)"
     yield from header(
-        "question",
-        "y at",
-        "next token (how often)",
-        "pairs",
-        "below the noise",
-        "distance",
-        "noise",
-        "least of distance / noise (at)",
+        "question", "y at", "next token (how often)", "pairs", "below the noise", "distance", "noise", least
     )
     for name in measured_states():
         every = states(name)
-        for position in POSITIONS:
-            found = pairs(name, position)
-            ratio = found["distance"] / found["noise"]
-            counts = every[f"next_{position}_bfloat16"].value_counts()
-            tokens = ", ".join(f"`{token}` ({count})" for token, count in list(counts.items())[:3])
+        for place in PLACES:
+            found = pairs(name, place)
+            ratio, tokens = found["distance"] / found["noise"], "–"
+            if place != PARTING:
+                counts = every[f"next_{place}_bfloat16"].value_counts()
+                tokens = ", ".join(f"`{token}` ({count})" for token, count in list(counts.items())[:3])
             spans = [
                 f"{found[part].median():.3g} ({found[part].min():.2g} to {found[part].max():.2g})"
                 for part in ("distance", "noise")
             ]
-            least = f"{ratio.min():.1f} ({found.loc[ratio.idxmin(), 'length']})"
-            yield row(WORDS[name], f"“{position}”", tokens, len(found), int(found["hidden"].sum()), *spans, least)
+            lowest = f"{ratio.min():.1f} ({found.loc[ratio.idxmin(), 'length']})"
+            words = PLACE_WORDS.get(place, f"“{place}”")
+            yield row(WORDS[name], words, tokens, len(found), int(found["hidden"].sum()), *spans, lowest)
 
 
 def pairs_table() -> Table:
-    """At the answer, a row a length: bits in the mean over sequences."""
-    yield from header(
-        "question", "items", "answered", "distance", "noise", "distance / noise", "log p of the right answer"
-    )
+    """A row a length, bits in the mean over sequences: distance over noise."""
+    at = [f"{PLACE_WORDS.get(place, f'“{place}”')}" for place in PLACES]
+    yield from header("question", "items", "answered", *at, "log p of the right answer")
     for name in measured_states():
-        for length, rows in pairs(name).groupby("length"):
+        every = {place: pairs(name, place).groupby("length") for place in PLACES}
+        for length, rows in every[ANSWER]:
             answered = asked(name).query("length == @length")
             ok = answered["correct"].astype(bool)
             words = (
-                "not asked"
-                if answered.empty
-                else f"{ok.sum()} of {len(ok)} right"
+                f"{ok.sum()} of {len(ok)} right"
                 if len(ok) > 1
                 else f"{said(answered)[0]}{'' if ok.all() else ' (wrong)'}"
             )
-            values = [f"{rows[part].mean():.3g}" for part in ("distance", "noise")]
-            ratio = f"{(rows['distance'] / rows['noise']).mean():.1f}"
-            yield row(WORDS[name], length, words, *values, ratio, f"{rows['log_p_bfloat16'].mean():.2f}")
+            ratios = [part.get_group(length).eval("distance / noise").mean() for part in every.values()]
+            yield row(
+                WORDS[name],
+                length,
+                words,
+                *(f"{ratio:.1f}" for ratio in ratios),
+                f"{rows['log_p_bfloat16'].mean():.2f}",
+            )
+
+
+def said_table() -> Table:
+    """Of wrong numbers: how far the question is from the one to which the answer would be right."""
+    yield from header("question", "items", "said", "distance / noise, “answer”", "where the two right answers part")
+    for name in measured_states():
+        rows = states(name)
+        rows = rows[rows[f"distance_said_{ANSWER}"].notna()]
+        for _, one in rows.iterrows():
+            ratios = [one[f"distance_said_{place}"] / one[f"noise_said_{place}"] for place in (ANSWER, PARTING)]
+            yield row(WORDS[name], one["length"], int(one["number"]), *(f"{ratio:.1f}" for ratio in ratios))
 
 
 def precision_table() -> Table:
@@ -218,7 +232,9 @@ def signals(name: str) -> dict[str, pd.Series]:
     """Numbers that might separate right answers from wrong ones, by (length, seed): higher is expected of right answers."""
     rows = states(name).set_index(["length", "seed"])
     found = {"shorter": pd.Series(-rows.index.get_level_values("length").to_numpy(dtype=float), rows.index)}
-    found["distance / noise"] = pairs(name).set_index(["length", "seed"]).eval("distance / noise")
+    for place in (ANSWER, PARTING):
+        ratio = pairs(name, place).set_index(["length", "seed"]).eval("distance / noise")
+        found[f"distance / noise, {PLACE_WORDS.get(place, f'“{place}”')}"] = ratio
     found["log p of the right answer"] = rows["log_p_bfloat16"]
     probe, test = f"{name}-probe", "same lengths" if name == "bits" else "interpolated"
     if script.path_of(probe).is_file():
@@ -258,8 +274,10 @@ def verdict_lines() -> Table:
         right, wrong = (
             rows[rows["correct"].astype(bool) == ok].groupby("length").size().to_dict() for ok in (True, False)
         )
-        hidden = pairs(name).groupby("length")["hidden"].all().to_dict()
-        yield f"- *{WORDS[name]}*: {explain_errors(right, wrong, hidden).sentence}"
+        for place in (ANSWER, PARTING):
+            hidden = pairs(name, place).groupby("length")["hidden"].all().to_dict()
+            words = PLACE_WORDS.get(place, f"at “{place}”")
+            yield f"- *{WORDS[name]}*, {words}: {explain_errors(right, wrong, hidden).sentence}"
 
 
 def tables() -> dict[str, Table]:
@@ -267,6 +285,7 @@ def tables() -> dict[str, Table]:
         "form": form_line(),
         "positions": positions_table(),
         "pairs": pairs_table(),
+        "said": said_table(),
         "precision": precision_table(),
         "probe": probe_table(),
         "unread": unread_table(),

@@ -26,19 +26,23 @@ from ostools.measure.passes.precisions import Precision
 from ostools.measure.passes.trees import prefix_tree
 from ostools.measure.position import ANSWER, POSITIONS, read_at
 from ostools.measure.probes.scores import LENGTH, Labelled, Place, said_by_probes
+from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import render_prompt
 from ostools.models.tokenizer_calls import token_text
 from ostools.results import write_atomically
 from ostools.tasks import Task
 
 BFLOAT16, FLOAT32 = "bfloat16", "float32"
+PARTING = "parting"
+"""Of a pair, the token after which their right answers part: of 11 and 12 the written 1, of 9 and 10 the same as "answer"."""
+PLACES = (ANSWER, PARTING, "prompt-end", "last-item")
 CONTROLS = ("none", "shuffled")
 Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One question up to each position, the tokens of its right answer, and of the number that was given in the asked form."""
+    """One question up to each position, the tokens of its right answer, and the number that was given, with its tokens."""
 
     length: int
     seed: int
@@ -46,6 +50,7 @@ class Line:
     ids: Mapping[str, Ids]
     right: Ids
     given: Ids | None = None
+    said: str | None = None
 
     @classmethod
     def of(cls, model: TransformerBridge, form: Task, length: int, seed: int, given: str | None) -> Line:
@@ -56,7 +61,7 @@ class Line:
         if given is None:
             return line
         begun_so, answer = split_line(model, replace(prompt, line=form.answer_line(given)))
-        return replace(line, given=answer) if begun_so == begun else line
+        return replace(line, given=answer, said=given) if begun_so == begun else line
 
     @property
     def forced(self) -> list[Ids]:
@@ -105,8 +110,12 @@ def measure(
     exact: Sequence[int] = (),
     exact_seeds: Iterable[int] = (0,),
 ) -> None:
-    """A row a question: of those asked in the cells `asked`, and of the lengths and seeds whose pairs are measured exactly."""
-    lines, given = lines_of(model, asked, exact, exact_seeds)
+    """A row a question: of those asked in the cells `asked`, and of the lengths and seeds whose pairs are measured exactly.
+
+    Columns beside those of `row_of`: distance, noise and norm at each of `PLACES`, of n and n + 1 items; with `said_` before
+    the place of n items and as many as the model said, where nothing is drawn and both are measured.
+    """
+    form, lines, given = lines_of(model, asked, exact, exact_seeds)
     exactly = {(n + step, seed) for n in exact for seed in exact_seeds for step in (0, 1)}
     read = {BFLOAT16: Read.by(model, BFLOAT16, lines.values())}
     if exactly:
@@ -120,16 +129,20 @@ def measure(
             row_of(model, line, given.get(key), by, ends) | {"next_key": None if after is None else int(after.key)}
         )
     frame = pd.DataFrame(rows)
-    for position in POSITIONS:
-        frame = frame.join(pairs(lines, exact, exact_seeds, read, position), on=["length", "seed"])
+    following = {(n, seed): (n + 1, seed) for n in exact for seed in exact_seeds}
+    said = {} if form.random else {(n, 0): (int(line.said or n), 0) for (n, _), line in lines.items()}
+    said = {key: other for key, other in said.items() if other != key and {key, other} <= exactly}
+    for place in PLACES:
+        frame = frame.join(pairs(lines, following, read, place).add_suffix(f"_{place}"), on=["length", "seed"])
+        frame = frame.join(pairs(lines, said, read, place).add_suffix(f"_said_{place}"), on=["length", "seed"])
     keep(directory, name, lines, read)
     store(name, frame)
 
 
 def lines_of(
     model: TransformerBridge, asked: Sequence[str], exact: Iterable[int], exact_seeds: Iterable[int]
-) -> tuple[dict[tuple[int, int], Line], dict[tuple[int, int], Any]]:
-    """The questions by length and seed, and the stored answers to those that were asked."""
+) -> tuple[Task, dict[tuple[int, int], Line], dict[tuple[int, int], Any]]:
+    """The task, the questions by length and seed, and the stored answers to those that were asked."""
     from scripts.behaviour import answers
 
     given: dict[tuple[int, int], Any] = {}
@@ -140,7 +153,7 @@ def lines_of(
         given |= {(int(row["length"]), int(row["seed"])): row for row in frame.to_dict("records")}
     assert form is not None
     keys = {*given, *((n + step, seed) for n in exact for seed in exact_seeds for step in (0, 1))}
-    return {key: Line.of(model, form, *key, number_of(given.get(key))) for key in sorted(keys)}, given
+    return form, {key: Line.of(model, form, *key, number_of(given.get(key))) for key in sorted(keys)}, given
 
 
 def number_of(row: Mapping[str, Any] | None) -> str | None:
@@ -170,23 +183,20 @@ def row_of(
 
 def pairs(
     lines: Mapping[tuple[int, int], Line],
-    exact: Iterable[int],
-    seeds: Iterable[int],
+    others: Mapping[tuple[int, int], tuple[int, int]],
     read: Mapping[str, Read],
-    position: str,
+    place: str,
 ) -> pd.DataFrame:
-    """By length and seed the distance of n and n + 1 at a position in float32, and what bfloat16 did to the difference."""
+    """By length and seed how far a question is from another at a place in float32, and what bfloat16 did to the difference."""
     rows = []
-    for n in exact:
-        for seed in seeds:
-            first, second = lines[n, seed], lines[n + 1, seed]
-            here, after = first.ids[position], second.ids[position]
-            exact_difference, rounded = (read[dtype].at(here) - read[dtype].at(after) for dtype in (FLOAT32, BFLOAT16))
-            row = {"length": n, "seed": seed, "norm": float(read[FLOAT32].at(here).norm())}
-            noise = float((rounded - exact_difference).norm())
-            rows.append(row | {"distance": float(exact_difference.norm()), "noise": noise})
-    frame = pd.DataFrame(rows, columns=["length", "seed", "norm", "distance", "noise"]).set_index(["length", "seed"])
-    return frame.add_suffix(f"_{position}")
+    for key, other in others.items():
+        pair = [lines[key], lines[other]]
+        common = pair[0].right[: agreeing(pair[0].right, pair[1].right)] if place == PARTING else ()
+        here, there = (line.ids[ANSWER if place == PARTING else place] + common for line in pair)
+        exact, rounded = (read[dtype].at(here) - read[dtype].at(there) for dtype in (FLOAT32, BFLOAT16))
+        row = {"length": key[0], "seed": key[1], "distance": float(exact.norm())}
+        rows.append(row | {"noise": float((rounded - exact).norm()), "norm": float(read[FLOAT32].at(here).norm())})
+    return pd.DataFrame(rows, columns=["length", "seed", "distance", "noise", "norm"]).set_index(["length", "seed"])
 
 
 def keep(directory: Path, name: str, lines: Mapping[tuple[int, int], Line], read: Mapping[str, Read]) -> None:
@@ -241,7 +251,7 @@ def randomise(model: TransformerBridge, seed: int = 0) -> None:
 
 def measure_random(model: TransformerBridge, *, name: str, directory: Path, asked: Sequence[str]) -> None:
     """The probes of y at the answer from random weights. The last cell: the model has lost its own weights afterwards."""
-    every = [lines_of(model, [cell], (), ())[0] for cell in asked]
+    every = [lines_of(model, [cell], (), ())[1] for cell in asked]
     randomise(model)
     for cell, lines in zip(asked, every, strict=True):
         y = Read.by(model, BFLOAT16, lines.values())
