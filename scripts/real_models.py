@@ -1,10 +1,11 @@
-"""docs/findings/real-models.md: each headline of this tool, measured on two real models over twenty prompts of four kinds.
+"""docs/findings/real-models.md: each headline of this tool, measured on real models over prompts of four kinds.
 
     python -m scripts.real_models [--models gemma-3-270m smollm2-135m-instruct] [--only attention/] [--page-only]
 
 Each cell (a model, a question, a prompt) is stored in artefacts/real-models as it is measured, and is not measured again: a run
-that was cut off goes on where it stopped. The page is written from the stored cells, with the date and the weights' hashes.
-About an hour and a half on one core for each model.
+that was cut off goes on where it stopped. The page is written from the stored cells, with the date and the weights' hashes;
+what it says of a model of which no cell of a section is stored here stays as it is.
+About an hour and a half on one core for each small model; Qwen, which is asked less, is measured where it is named.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ from scipy.stats import spearmanr
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.experiments.position import KINDS, PASSAGES
+from ostools.experiments.position import PASSAGES
 from ostools.models.tokens import frame as special_tokens
 from ostools.models.tokens import text_ids
 from ostools.results import write_atomically
 from scripts.real_models_page import page
 
-MODELS = ("gemma-3-270m", "smollm2-135m-instruct")
+SMALL = ("gemma-3-270m", "smollm2-135m-instruct")
+LARGE = "qwen2.5-coder-1.5b-instruct"
+"""Loaded in bfloat16, and asked less: the shortest prompts, few cotangents, no twin of random weights, no norms of MLPs."""
 LENGTHS = (32, 48, 64, 96, 128)
 """Tokens of the five prompts of each kind."""
 ROOT = Path(__file__).parents[1]
 STORE, PAGE = ROOT / "artefacts" / "real-models", ROOT / "docs" / "findings" / "real-models.md"
 LINEARISATIONS = ("full", "frozen")
-REFERENCE_COTANGENTS, REFERENCE_SEED = 64, 1000
+REFERENCE_COTANGENTS, LARGE_COTANGENTS, REFERENCE_SEED = 64, 16, 1000
 """The reference: its own error is measured on the shortest prompts, which are measured exactly too."""
 SKETCHES = (2, 4, 8, 16)
 FORMS = ("theorem-5.1", "theorem-b5", "proof", "local")
@@ -65,15 +68,22 @@ WINDOWS = (1, 2, 4, 8, 16)
 
 
 def prompts(model: TransformerBridge) -> list[RealPrompt]:
-    """The passages, each cut to its number of tokens."""
+    """The passages, each cut to its number of tokens; of a large model the shortest of each kind."""
     before, _ = special_tokens(model.tokenizer)
     chosen = []
     for place, passage in enumerate(PASSAGES):
         length = LENGTHS[place % len(LENGTHS)]
+        if is_large(model) and length > min(LENGTHS):
+            continue
         ids = [*before, *text_ids(model.tokenizer, passage.text)][:length]
         assert len(ids) == length, f"passage {place} has {len(ids)} tokens"
         chosen.append(RealPrompt(passage.kind, length, ost.Prompt.from_ids(model, ids)))
     return chosen
+
+
+def is_large(model: TransformerBridge) -> bool:
+    """Whether a prompt costs minutes: what is asked of `LARGE`."""
+    return int(model.cfg.d_model) > 1024
 
 
 def norms(result: Any, linearisation: str) -> np.ndarray:
@@ -96,16 +106,17 @@ def sensitivities(model: TransformerBridge, real: RealPrompt) -> Cell:
     cell: Cell = {name: norms(reference, name).tolist() for name in names}
     known = {name: np.array(cell[name]) for name in names}
     cell["sketch"] = {}
-    for count in SKETCHES:
+    for count in () if is_large(model) else SKETCHES:
         sketch = _sketch(model, real.prompt, count)
         cell["sketch"][str(count)] = {name: agreement(norms(sketch, name), known[name]) for name in names}
         if count == 8:
             cell["covered"] = {name: _covered(sketch, name, known[name]) for name in names}
     cell["frozen_for_full"] = agreement(known["frozen"], known["full"])
-    paths = ost.bounds(model, real.prompt, variants=list(FORMS), mlp_norm="product").frame
+    forms = ("theorem-5.1",) if is_large(model) else FORMS
+    paths = ost.bounds(model, real.prompt, variants=list(forms), mlp_norm="product").frame
     cell["forms"] = {
         form: {name: agreement(paths.loc[paths["variant"] == form, "value"].to_numpy(), known[name]) for name in names}
-        for form in FORMS
+        for form in forms
     }
     cell["certificate"] = {name: dict(reference.provenance.parameters["runs"][name]) for name in names}
     return cell
@@ -135,7 +146,7 @@ def hops(models: Mapping[str, TransformerBridge], real: RealPrompt) -> Cell:
     """Shares of attention hops, and how far parts of different hops cancel; of the model and of its untrained twin."""
     cell: Cell = {}
     for source, model in models.items():
-        result = ost.hops(model, real.prompt, most=MOST_HOPS, cotangents=8)
+        result = ost.hops(model, real.prompt, most=MOST_HOPS, cotangents=4 if is_large(model) else 8)
         cancels: Any = result.cancellation
         cell[source] = {
             "summary": _rows(result.summary),
@@ -175,8 +186,17 @@ def use(model: TransformerBridge, real: RealPrompt) -> Cell:
 
 
 def _reference(model: TransformerBridge, prompt: ost.Prompt) -> Any:
-    how: dict[str, Any] = {"method": "sketch", "cotangents": REFERENCE_COTANGENTS, "seed": REFERENCE_SEED}
-    return ost.sensitivity(model, prompt, linearisations=list(LINEARISATIONS), **how)
+    count = LARGE_COTANGENTS if is_large(model) else REFERENCE_COTANGENTS
+    how: dict[str, Any] = {"method": "sketch", "cotangents": count, "seed": REFERENCE_SEED}
+    key = (id(model), *prompt.ids.tolist())
+    if key not in _references:
+        _references.clear()
+        _references[key] = ost.sensitivity(model, prompt, linearisations=list(LINEARISATIONS), **how)
+    return _references[key]
+
+
+_references: dict[tuple[int, ...], Any] = {}
+"""The last one: a prompt's questions come one after the other."""
 
 
 def _sketch(model: TransformerBridge, prompt: ost.Prompt, count: int) -> Any:
@@ -214,7 +234,8 @@ def figure_5(model: TransformerBridge, task: str) -> Cell:
 
 def position(model: TransformerBridge) -> Cell:
     """Thirds of natural passages with token identity taken out, the untrained model beside."""
-    result = ost.position_effect(model, tokens=48, method="sketch")
+    options: dict[str, Any] = {"passages": 6, "cotangents": 4, "untrained": False} if is_large(model) else {}
+    result = ost.position_effect(model, tokens=48, method="sketch", **options)
     return {"contrasts": _rows(result.contrasts), "shape": result.verdict}
 
 
@@ -250,15 +271,20 @@ def probes(model: TransformerBridge) -> Cell:
 
 def cells(model: TransformerBridge, folder: Path) -> Iterator[tuple[str, Callable[[], Cell]]]:
     """Every question of one model, the dear ones last; `folder`: where its cells are stored."""
-    yield "figure-5/figure-5a", lambda: figure_5(model, "figure-5a")
-    yield "position", lambda: position(model)
     every = sorted(prompts(model), key=lambda real: real.tokens)
+    yield "position", lambda: position(model)
     for real in every:
         yield f"sensitivity/{real.name}", lambda real=real: sensitivities(model, real)
         yield (
             f"attention/{real.name}",
             lambda real=real: baselines(model, real, _stored(folder, f"sensitivity/{real.name}")),
         )
+        yield f"use/{real.name}", lambda real=real: use(model, real)
+    if is_large(model):
+        for real in every:
+            yield f"hops/{real.name}", lambda real=real: hops({"trained": model}, real)
+        return
+    yield "figure-5/figure-5a", lambda: figure_5(model, "figure-5a")
     for task in TASKS:
         yield f"answers/{task}", lambda task=task: answers(model, task)
     for task in TASKS:
@@ -279,8 +305,6 @@ def cells(model: TransformerBridge, folder: Path) -> Iterator[tuple[str, Callabl
         if real.tokens == min(LENGTHS):
             yield f"range/{real.name}", lambda real=real: carried(model, real)
     for real in every:
-        yield f"use/{real.name}", lambda real=real: use(model, real)
-    for real in every:
         yield f"repeated/{real.name}", lambda real=real: repeated(model, real)
 
 
@@ -295,7 +319,7 @@ def _stored(folder: Path, cell: str) -> Cell:
 def measure(name: str, only: tuple[str, ...]) -> None:
     """What is not stored yet of one model, of the cells whose names begin with one of `only`."""
     folder = STORE / name
-    model: TransformerBridge | None = ost.load_model(name)
+    model = ost.load_model(name, dtype="bfloat16" if name == LARGE else "float32")
     described = ost.models.describe(model)
     for cell, work in cells(model, folder):
         target = _file(folder, cell)
@@ -313,14 +337,15 @@ def measure(name: str, only: tuple[str, ...]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--models", nargs="+", default=list(SMALL))
     parser.add_argument("--only", nargs="+", default=[""], metavar="START", help="cells whose names begin so")
     parser.add_argument("--page-only", action="store_true")
     options = parser.parse_args()
     if not options.page_only:
         for name in options.models:
             measure(name, tuple(options.only))
-    write_atomically(PAGE, lambda part: part.write_text(page(STORE, MODELS, KINDS), encoding="utf-8"))
+    written = page(STORE, (*SMALL, LARGE), PAGE.read_text(encoding="utf-8"))
+    write_atomically(PAGE, lambda part: part.write_text(written, encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +18,65 @@ Cells = dict[str, dict[str, Any]]
 
 HEAD = """# What holds on real models
 
-Every headline of this tool, measured on two pretrained models that nobody here trained. `make real-models` measures what is not stored
-yet and writes this page. Twenty prompts of four kinds (facts, code, repeated digits, story): five of each, of 32, 48, 64, 96 and 128
-tokens. Intervals are 95%, by Student's t over prompts or passages. A prompt is one sample. The weights are those of the 4-bit files that
+Every headline of this tool, measured on three pretrained models that nobody here trained. `make real-models` measures what is not stored
+yet of the two small ones and writes this page. Twenty prompts of four kinds (facts, code, repeated digits, story): five of each, of 32, 48, 64, 96 and 128
+tokens. Qwen was asked less, since a prompt costs minutes: the four prompts of 32 tokens, sketches of 16 cotangents, and position on six passages. It was
+loaded in bfloat16, and its derivatives are float32 with these weights. Its answers, and what mitigations do to them, stand on [a page of their own](behaviour.md).
+Intervals are 95%, by Student's t over prompts or passages. A prompt is one sample. The weights are those of the 4-bit files that
 the package index carries, dequantised. What does not hold stands first.
 """  # noqa: E501
 
 
-def page(store: Path, models: Sequence[str], kinds: Sequence[str]) -> str:
-    """The whole page. A question that was not measured of a model has no row; one that was refused says why."""
-    stored = {name: _read(store / name) for name in models if (store / name).is_dir()}
-    parts = [HEAD, _models(stored)]
-    for section in (
-        _bounds,
-        _windowed,
-        _hops,
-        _use,
-        _range,
-        _probes,
-        _mitigations,
-        _answers,
-        _repeated,
-        _collapse,
-        _position,
-        _sensitivity,
-    ):
-        parts.append(section(stored))
-    return "\n".join(part for part in parts if part)
+def page(store: Path, models: Sequence[str], before: str) -> str:
+    """The whole page. Of a model without cells of a section the lines stay that `before`, the page as it was, has there.
+
+    A question that was not measured of a model has no row; one that was refused says why.
+    """
+    stored = {name: cells for name in models if (cells := _read(store / name))}
+    sections = dict(part.partition("\n\n")[::2] for part in before.split("\n## ")[1:])
+    parts = [HEAD, merged(_models(stored), before.partition("\n## ")[0], models)]
+    for title, section in SECTIONS.items():
+        old = sections.get(title, "")
+        if body := merged(section(stored), old, models) or old:
+            parts.append(f"## {title}\n\n{body.rstrip()}\n")
+    return "\n".join(parts)
+
+
+_OF_MODEL = re.compile(r"(?:\| |- \*\*)([\w.-]+)(?: \||: )")
+_Lines = dict[str, dict[str, list[str]]]
+
+
+def merged(new: str, old: str, models: Sequence[str]) -> str:
+    """`new`, and of models without lines in it those of `old`: rows of the table with the same head, items of a list."""
+    own, kept = _lines(new, models), _lines(old, models)
+    lines: list[str] = []
+    written: set[str] = set()
+    for key, model, line in _placed(new, models):
+        if model is None:
+            lines.append(line)
+        if key not in written and (line.startswith("| ---") or (model is not None and not key)):
+            written.add(key)
+            known = kept.get(key, {}) | own.get(key, {})
+            lines += [row for name in models for row in known.get(name, [])]
+    return "\n".join(lines)
+
+
+def _lines(text: str, models: Sequence[str]) -> _Lines:
+    """The lines of every model, by the head of their table ("": a list)."""
+    found: _Lines = {}
+    for key, model, line in _placed(text, models):
+        if model is not None:
+            found.setdefault(key, {}).setdefault(model, []).append(line)
+    return found
+
+
+def _placed(text: str, models: Sequence[str]) -> Iterator[tuple[str, str | None, str]]:
+    """Each line with the head of the table that it is in, and the model that it is of."""
+    key = ""
+    for line in text.splitlines():
+        key = line if line.startswith("| model |") else key if line.startswith("|") else ""
+        found = _OF_MODEL.match(line)
+        yield key, found[1] if found and found[1] in models else None, line
 
 
 def _read(folder: Path) -> Cells:
@@ -120,40 +153,45 @@ def _sensitivity(stored: dict[str, Cells]) -> str:
         return made
 
     body = _each(stored, "sensitivity/", rows)
-    if not body:
+    if not any(_of(cells, "sensitivity/") for cells in stored.values()):
         return ""
-    known = [
-        f"{name}, {linearisation}: median Spearman {_median_rank(exact, linearisation):.3f}"
-        for name, cells in stored.items()
-        if (exact := _of(cells, "exact/"))
-        for linearisation in ("full", "frozen")
-    ]
-    covered = [
-        f"{name}, {linearisation}: {np.mean([cell['covered'][linearisation] for cell in measured]):.1%}"
-        for name, cells in stored.items()
-        if (measured := _of(cells, "sensitivity/"))
-        for linearisation in ("full", "frozen")
-    ]
     columns = ["model", "prompts", "sketch", "derivative", "Spearman, median", "worst", "size off by, median", "worst"]
     return (
-        "## Sensitivity: a sketch of few cotangents\n\n"
-        "The Frobenius norms of d y_n / d v_i^(0) by a few random cotangents, against those by 64 others. These 64 against the "
-        f"exact norms, on the prompts of 32 tokens: {'; '.join(known) or 'not measured'}.\n\n"
-        f"{table(columns, body)}\n{_frozen_for_full(stored)}"
-        f"The 95% intervals of a sketch of 8 hold the reference at this share of the tokens: {'; '.join(covered)}. The "
-        "reference has an error of its own.\n"
+        "The Frobenius norms of d y_n / d v_i^(0) by a few random cotangents, against those by 64 others.\n\n"
+        f"{table(columns, body)}\n{_references(stored)}"
     )
 
 
-def _frozen_for_full(stored: dict[str, Cells]) -> str:
-    """What holding patterns and norm scales changes."""
-    said = [
-        f"{name}: Spearman {interval([cell['frozen_for_full']['spearman'] for cell in measured])}, size "
-        f"{10 ** float(np.median([cell['frozen_for_full']['log10_size'] for cell in measured])):.2f}×"
-        for name, cells in stored.items()
-        if (measured := _of(cells, "sensitivity/"))
-    ]
-    return f"The frozen profile (patterns and norm scales held) as a predictor of the full one: {'; '.join(said)}.\n\n"
+def _references(stored: dict[str, Cells]) -> str:
+    """How good the reference is, how often intervals hold it, and what holding patterns and norm scales changes."""
+
+    def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
+        exact, frozen = _of(stored[name], "exact/"), [cell["frozen_for_full"] for cell in cells]
+        predicted = interval([one["spearman"] for one in frozen])
+        size = f"{10 ** float(np.median([one['log10_size'] for one in frozen])):.2f}×"
+        return [
+            [
+                name,
+                str(len(cells)),
+                *(f"{_median_rank(exact, which):.3f}" if exact else "–" for which in ("full", "frozen")),
+                *(_covered(cells, which) for which in ("full", "frozen")),
+                predicted,
+                size,
+            ]
+        ]
+
+    columns = ["model", "prompts", "64 against exact, full: Spearman", "frozen"]
+    columns += ["reference inside 95% of a sketch of 8, full", "frozen", "frozen for full: Spearman", "size"]
+    return (
+        "Its reference: these 64 against the exact norms, on the prompts of 32 tokens (median); the share of the tokens whose "
+        "95% interval, of a sketch of 8, holds the reference, which has an error of its own; and the frozen profile (patterns and "
+        f"norm scales held) as a predictor of the full one.\n\n{table(columns, _each(stored, 'sensitivity/', rows))}"
+    )
+
+
+def _covered(cells: list[dict[str, Any]], linearisation: str) -> str:
+    shares = [cell["covered"][linearisation] for cell in cells if "covered" in cell]
+    return f"{np.mean(shares):.1%}" if shares else "–"
 
 
 def _median_rank(cells: list[dict[str, Any]], linearisation: str) -> float:
@@ -186,10 +224,8 @@ def _bounds(stored: dict[str, Cells]) -> str:
     columns = ["model", "prompts", "form", *(f"Spearman, {which}" for which in _NORMS)]
     columns += [f"log10 (size / {which})" for which in _NORMS]
     return (
-        "## Does Theorem 5.1 say which tokens matter?\n\n"
-        + "\n".join(_answer(name, profiles, stored[name]) for name, profiles in measured.items())
-        + "\n"
-        + "Each form and attention baseline against the measured norms, token by token: means over prompts. `local` is "
+        "".join(_answer(name, profiles, stored[name]) for name, profiles in measured.items())
+        + "\nEach form and attention baseline against the measured norms, token by token: means over prompts. `local` is "
         "certified: it is a true upper bound of the frozen operator norm. The paper's forms and the attention baselines bound "
         "nothing. Where no size stands, a form gives an order alone. The four baselines are those of "
         f"`ost.attention_baselines`.\n\n{table(columns, rows)}\n"
@@ -209,31 +245,44 @@ def _answer(name: str, profiles: dict[str, list[dict[str, Any]]], cells: Cells) 
     printed = [f"`{form}`" for form, variant in VARIANTS.items() if variant.kind == "paper" and f"`{form}`" in means]
     best = max(printed, key=means.__getitem__)
     attention = max((words for words in BASELINES.values() if words in means), key=means.__getitem__, default=None)
-    sketches = [cell["sketch"]["8"] for cell in _of(cells, "sensitivity/")]
-    sized = [form for form in printed if VARIANTS[form.strip("`")].scaled]
-    sizes = [float(np.mean([cell["frozen"]["log10_size"] for cell in profiles[form]])) for form in sized]
-    local = float(np.mean([cell["frozen"]["log10_size"] for cell in profiles["`local`"]]))
+    cells_of_sketches = _of(cells, "sensitivity/")
+    sketches = [cell["sketch"]["8"] for cell in cells_of_sketches if "8" in cell["sketch"]]
     beside = ""
     if attention is not None:
         verb = "orders them better" if means[attention] > means[best] else "does not order them better"
         beside = f"; {attention}, which no theorem is about, {verb}: {interval(_ranks(profiles[attention], 'full'))}"
+    said = (
+        f"- **{name}: {'yes' if means[best] >= 0.9 else 'no'}.** Over {len(cells_of_sketches)} prompts the best of the printed "
+        f"forms, {best}, has a rank correlation of {interval(_ranks(profiles[best], 'full'))} with the norms of the real "
+        f"derivative and of {interval(_ranks(profiles[best], 'frozen'))} with those of the frozen one that the theorem is "
+        f"about{beside}."
+    )
+    return said + _sizes(profiles, printed) + (f" {_of_sketches(sketches)}" if sketches else "") + "\n"
+
+
+def _sizes(profiles: dict[str, list[dict[str, Any]]], printed: Sequence[str]) -> str:
+    sized = [form for form in printed if VARIANTS[form.strip("`")].scaled]
+    if not sized:
+        return " The forms that have a size need a norm of every MLP, minutes a prompt, and were left out."
+    sizes = [float(np.mean([cell["frozen"]["log10_size"] for cell in profiles[form]])) for form in sized]
+    local = float(np.mean([cell["frozen"]["log10_size"] for cell in profiles["`local`"]]))
     return (
-        f"**{name}: {'yes' if means[best] >= 0.9 else 'no'}.** Over {len(sketches)} prompts the best of the printed forms, "
-        f"{best}, has a rank correlation of {interval(_ranks(profiles[best], 'full'))} with the norms of the real derivative "
-        f"and of {interval(_ranks(profiles[best], 'frozen'))} with those of the frozen one that the theorem is about{beside}. "
-        f"The printed forms that have a size are off by factors of 10^{min(sizes):.0f} to "
-        f"10^{max(sizes):.0f}, and the certified "
-        f"`local`, which is true, by 10^{local:.0f}, so that neither says how much a token counts. A sketch "
-        f"of 8 backward passes "
-        f"has a rank correlation of {interval(_ranks(sketches, 'full'))} with the real derivative, so we measure and do not "
-        "bound.\n"
+        f" The printed forms that have a size are off by factors of 10^{min(sizes):.0f} to 10^{max(sizes):.0f}, and the "
+        f"certified `local`, which is true, by 10^{local:.0f}, so that neither says how much a token counts."
+    )
+
+
+def _of_sketches(sketches: list[dict[str, Any]]) -> str:
+    return (
+        f"A sketch of 8 backward passes has a rank correlation of {interval(_ranks(sketches, 'full'))} with the real "
+        "derivative, so we measure and do not bound."
     )
 
 
 def _hops(stored: dict[str, Cells]) -> str:
     def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
         made = []
-        for source in ("trained", "untrained"):
+        for source in (source for source in ("trained", "untrained") if source in cells[0]):
             shares = {row["hops"]: [] for row in cells[0][source]["summary"] if row["hops"] not in ("0", "all")}
             for cell in cells:
                 for row in cell[source]["summary"]:
@@ -258,7 +307,6 @@ def _hops(stored: dict[str, Cells]) -> str:
         "sum of sizes / size of sum",
     ]
     return (
-        "## Hops: over how many attention edges does information travel?\n\n"
         "The frozen derivative d y_n / d v_i^(0) is a sum over Theorem 5.1's paths. Its parts of exactly 1, 2, 3, ... "
         "attention "
         "hops add up as matrices, and so do their signed shares of its squared norm: the median over the tokens before the "
@@ -280,7 +328,6 @@ def _windowed(stored: dict[str, Cells]) -> str:
         return ""
     columns = ["model", "prompts", "bound", "log10 (bound / norm), each prompt", "CPU seconds, median"]
     return (
-        "## How loose is the certified bound?\n\n"
         "`local` multiplies bounds of single blocks. `windowed(k)` multiplies k blocks at a time exactly, takes the norm for "
         "every pair of tokens, and multiplies these norms; from as many blocks as the model has it is the measured norm. All "
         "are true bounds, and what they lose is lost where norms are multiplied. On the first 8 tokens of prompts, the median "
@@ -319,17 +366,9 @@ def _use(stored: dict[str, Cells]) -> str:
     if not body:
         return ""
     columns = ["model", "prompts", "sensitivity", "effect of leaving the token out", "Spearman"]
-    answers = [
-        f"{row[0]} {row[4]}"
-        for row in body
-        if (row[2], row[3]) == ("full", _EFFECTS["log_prob_drop"]) and row[4] != "–"
-    ]
     return (
-        "## Is sensitivity use?\n\n"
-        "Rank correlation of a token's sensitivity with the change of the answer's log p when the token is left out: "
-        f"{'; '.join(answers)}. "
-        "Each token before the last is left out once, and the change is ranked beside the token's measured norm (64 "
-        "cotangents). "
+        "Rank correlation of a token's sensitivity with what changes when the token is left out. "
+        "Each token before the last is left out once, and the change is ranked beside the token's measured norm. "
         "The first token, a sink, is not counted. A derivative speaks of small changes; leaving a token out is a large one.\n\n"
         f"{table(columns, body)}\n"
     )
@@ -382,7 +421,6 @@ def _range(stored: dict[str, Cells]) -> str:
         "within, sketch of 8",
     ]
     return (
-        "## How far does the derivative carry?\n\n"
         "Each token moves towards other real tokens of its kind, v + t (v' - v), on the prompts of 32 tokens "
         "(`ost.linear_range`). The linear range is the largest t up to which the real derivative predicts y_n within 10%; at "
         "t = 1 the token is replaced, and the error is that of the prediction over its own size, beside the "
@@ -411,7 +449,6 @@ def _position(stored: dict[str, Cells]) -> str:
         return ""
     columns = ["model", "of", "first third", "last third", "passages", "shape"]
     return (
-        "## Over-squashing by position\n\n"
         "Natural passages of 48 tokens, each in three rotations, so that every token stands once in each third: position alone "
         "is left (`ost.position_effect`). Times the middle third's norm.\n\n"
         f"{table(columns, body)}"
@@ -432,7 +469,6 @@ def _collapse(stored: dict[str, Cells]) -> str:
     if not rows:
         return ""
     return (
-        "## Collapse: the paper's prompts\n\n"
         "Ranges of lengths in which the pair at y is closer than the rounding noise of bfloat16, and at how many of them "
         "it is (every length up to 520 of `figure-5a`, up to 256 of the others; eight in a row make a range). Gemma 3's "
         "sliding window has 512 tokens.\n\n" + table(["model", "prompts", "hidden in bfloat16 at y"], rows)
@@ -462,7 +498,6 @@ def _repeated(stored: dict[str, Cells]) -> str:
     if not body:
         return ""
     return (
-        "## Collapse: any prompt, its last token repeated\n\n"
         "Up to 128 copies, bfloat16: of how many prompts is the pair hidden at y over a range of lengths?\n\n"
         + table(["model", "prompts", "hidden"], body)
     )
@@ -484,7 +519,6 @@ def _answers(stored: dict[str, Cells]) -> str:
         "log p of the right line",
     ]
     return (
-        "## Answers\n\n"
         "Of 4, 8, 16 and 32 items, five sequences each, greedy. A base model is asked few-shot, with the answer line begun. "
         f"Intervals of shares are Wilson's.\n\n{table(columns, rows)}"
     )
@@ -524,7 +558,6 @@ def _mitigations(stored: dict[str, Cells]) -> str:
         return ""
     columns = ["model", "task", "mitigation", "quantity", "effect [95%, all verdicts together]", "without it"]
     return (
-        "## Mitigations\n\n"
         "The paper's separator (a comma after every third item) and its hint, against none, on the same questions: 4 to 32 "
         f"items, four sequences a length. Distances are factors.\n\n{table(columns, rows)}"
     )
@@ -564,8 +597,24 @@ def _probes(stored: dict[str, Cells]) -> str:
     if not rows:
         return ""
     return (
-        "## Probes\n\n"
         "Can a linear probe read the count of ones off y, of sequences it was not trained on? A probe is worth what it is "
         "above its controls: the same architecture with random weights, shuffled labels, and the length alone.\n\n"
         + table(["model", "of", "sequences", "control", "right"], rows)
     )
+
+
+SECTIONS: dict[str, Callable[[dict[str, Cells]], str]] = {
+    "Does Theorem 5.1 say which tokens matter?": _bounds,
+    "How loose is the certified bound?": _windowed,
+    "Hops: over how many attention edges does information travel?": _hops,
+    "Is sensitivity use?": _use,
+    "How far does the derivative carry?": _range,
+    "Probes": _probes,
+    "Mitigations": _mitigations,
+    "Answers": _answers,
+    "Collapse: any prompt, its last token repeated": _repeated,
+    "Collapse: the paper's prompts": _collapse,
+    "Over-squashing by position": _position,
+    "Sensitivity: a sketch of few cotangents": _sensitivity,
+}
+"""In the order of the page: what does not hold stands first."""

@@ -164,7 +164,7 @@ class Decoder:
         )
 
     def to(self, dtype: torch.dtype) -> Decoder:
-        """All weights, and so all arithmetic, in `dtype`; norms and softmax in float32 at least, as real models do it.
+        """All weights, and so all arithmetic, in `dtype`; norms, scores and softmax in float32 at least, as sdpa does it.
 
         Raises `InputError` for weights beyond the range of `dtype`.
         """
@@ -238,8 +238,10 @@ class Decoder:
         q, k, v = self.projected(block, x)
         k, v = _rounded(k, store), _rounded(v, store)
         pattern = self.pattern(q, k)
-        heads = einsum(pattern, v, "batch head query key, batch head key d_head -> batch head query d_head")
-        return einsum(heads, block.W_O, "batch head pos d_head, head d_head d_model -> batch pos d_model"), pattern
+        heads = einsum(pattern, v.to(pattern), "batch head query key, batch head key d_head -> batch head query d_head")
+        return einsum(
+            heads.to(v), block.W_O, "batch head pos d_head, head d_head d_model -> batch pos d_model"
+        ), pattern
 
     def projected(self, block: DecoderBlock, x: Residual) -> tuple[Projected, Projected, Projected]:
         """Queries, keys and values; queries and keys turned, where positions are rotary."""
@@ -250,15 +252,18 @@ class Decoder:
         return q, k, v
 
     def pattern(self, q: Projected, k: Projected) -> Pattern:
-        """alpha_ij = softmax_j(q_i k_j / sqrt(d_head) + what ALiBi adds), over the keys that i sees."""
-        scores = einsum(q, k, "batch head query d_head, batch head key d_head -> batch head query key")
+        """alpha_ij = softmax_j(q_i k_j / sqrt(d_head) + what ALiBi adds), over the keys that i sees, in float32 at least."""
+        wide = torch.promote_types(q.dtype, torch.float32)
+        scores = einsum(
+            q.to(wide), k.to(wide), "batch head query d_head, batch head key d_head -> batch head query key"
+        )
         scores = scores * q.shape[-1] ** -0.5
         n_heads, n = scores.shape[1:3]
         if self.positions == "alibi":
             scores = scores + encodings.alibi(n, n_heads).to(scores)
         hidden = ~encodings.visible(n, self.causal, self.window).to(scores.device)
         scores = scores.masked_fill(hidden, -torch.inf)
-        return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(scores.dtype)
+        return scores.softmax(-1)
 
     def mlp(self, block: DecoderBlock, x: Residual) -> Residual:
         """psi(x) = W_down (silu(W_gate x) * (W_up x))."""

@@ -102,6 +102,34 @@ def test_probes_take_what_was_forecast(tmp_path: Path) -> None:
     assert 0.8 * peak <= forecast_of(**asked).memory <= 1.25 * peak
 
 
+GROWTH = """
+import sys, torch
+import ostools as ost
+from ostools.measure.passes.batches import pass_bytes
+peak = lambda: 1024 * int([line for line in open("/proc/self/status") if line.startswith("VmHWM")][0].split()[1])
+model = ost.load_model(sys.argv[1], dtype=sys.argv[2], device="cpu")
+ids, options = torch.full((1, 1200), 7), {"use_cache": False, "logits_to_keep": 1}
+with torch.no_grad():
+    model(ids[:, :50], **options)
+    before = peak()
+    model(ids, **options)
+print(peak() - before, pass_bytes(ost.models.shape.Shape.of(model), 1, 1200, 1, 2))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_long_prompt_in_16_bits_takes_no_more_than_was_forecast(family: Family, tmp_path: Path) -> None:
+    """Its squares of scores are float32: of GPT-2's 17 bytes each, the forecast had 9."""
+    directory = write_checkpoint(tmp_path / family, family, n_layers=1, n_heads=8, d_head=8, d_model=64, context=2048)
+    command = [sys.executable, "-c", GROWTH, str(directory), "bfloat16"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    grown, forecast_bytes = map(int, done.stdout.split())
+    assert 0.4 * forecast_bytes < grown <= forecast_bytes
+
+
 def test_what_cannot_be_measured_is_no_reason_to_stop(directory: str, tmp_path: Path) -> None:
     broken = write_checkpoint(tmp_path / "broken", "gemma")
     (broken / "config.json").write_text("{}")

@@ -163,6 +163,20 @@ def test_storing_rounds_that_part_and_no_other() -> None:
     assert torch.equal(decoder.forward(ids, store={"residual": torch.float64}).y, plain.y)
 
 
+def test_in_16_bits_scores_and_softmax_are_float32_as_in_sdpa() -> None:
+    """Scores of some hundred, where neighbouring bfloat16 numbers are 2 apart: rounded, other keys would be chosen."""
+    decoder = Decoder.random(3, n_layers=1).to(torch.bfloat16)
+    block = dataclasses.replace(decoder.blocks[0], W_Q=100 * decoder.blocks[0].W_Q)
+    x = decoder.embedded(tokens(1, 40))
+    q, k, v = (part.float() for part in decoder.projected(block, x))
+    z = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    expected = torch.einsum("bhqd,hdm->bqm", z, block.W_O.float())
+    found, pattern = decoder.attention(block, x)
+    assert pattern.dtype == torch.float32
+    assert (q @ k.mT).abs().max() / q.shape[-1] ** 0.5 > 256
+    assert (found.float() - expected).norm() < 0.01 * expected.norm()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

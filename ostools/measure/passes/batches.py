@@ -162,8 +162,10 @@ class Rows:
             self.cache.batch_select_indices(row_indices)
 
 
-# Squares of scores that eager attention holds at once: scores, mask, softmax, pattern, and what hooks keep.
+# Squares of scores that attention holds at once: scores, mask, softmax, pattern, and what hooks keep.
 _SQUARES = 4.5
+# In 16 bits too (`models.precision.scores`).
+_SCORE = torch.float32.itemsize
 
 
 @dataclass(frozen=True)
@@ -178,17 +180,17 @@ class LongestPrompt:
 def pass_bytes(shape: Shape, rows: int, pos: int, logits: int, element: int) -> int:
     """Bytes that `rows` prompts of `pos` tokens hold: scores, a block's vectors, keys and values of every
     layer, and logits at some positions."""
-    squares = _SQUARES * shape.n_heads * pos**2
+    squares = _SQUARES * shape.n_heads * pos**2 * max(element, _SCORE)
     vectors = pos * (3 * shape.d_mlp + 8 * shape.d_model)
     cache = 2 * shape.n_layers * pos * shape.n_key_value_heads * shape.d_head
-    return int(rows * element * (squares + vectors + cache + 3 * logits * shape.d_vocab))
+    return int(rows * (squares + element * (vectors + cache + 3 * logits * shape.d_vocab)))
 
 
 def patterns_bytes(shape: Shape, pos: int, element: int | None = None) -> int:
     """Bytes of a pass over one prompt whose patterns are kept; `element`: bytes of a number that is not read as it is
     loaded."""
     element = shape.element if element is None else element
-    pattern_bytes = shape.n_layers * shape.n_heads * pos**2 * element
+    pattern_bytes = shape.n_layers * shape.n_heads * pos**2 * max(element, _SCORE)
     return pass_bytes(shape, 1, pos, 1, element) + pattern_bytes + cast_bytes(shape, element)
 
 
