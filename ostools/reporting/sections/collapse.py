@@ -45,8 +45,8 @@ from ostools.reporting.page.section import (
     frame_table,
 )
 from ostools.reporting.sections.blocks import block, in_detail
-from ostools.reporting.sections.extent import CASTS, LONGEST_WINDOW, ONES
-from ostools.reporting.sections.records import LeftOut, Measurements, Plan, ReportSection, Run, Step
+from ostools.reporting.sections.extent import CASTS, LONGEST_WINDOW, ONES, VERY_LARGE
+from ostools.reporting.sections.records import LeftOut, Measurements, Plan, ReportSection, Run, Step, dear_from
 from ostools.results import Frame, frame_of
 from ostools.results.table_head import TableHead
 
@@ -88,7 +88,7 @@ def _measure_curves(run: Run) -> None:
             run.measured.precision = _in_formats(run, of_ones, part)
             return _casts_of(run.measured.precision)
         curve_lengths = of_ones if name == ONES else lengths
-        return collapse(run.model, name, lengths=curve_lengths, dtypes=CASTS, progress=part)
+        return collapse(run.model, name, lengths=curve_lengths, dtypes=run.plan.extent.casts, progress=part)
 
     section = "collapse" if run.has("collapse") else "precision"
     curves = run.by_name(section, 40, tasks.FIGURE_5, curve)
@@ -121,7 +121,7 @@ def _casts_of(result: Collapse) -> Collapse:
 
 
 def _curves_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
-    dtypes = plan.extent.formats if "precision" in plan.names else CASTS
+    dtypes = plan.extent.formats if "precision" in plan.names else plan.extent.casts
     return [collapse_memory(model, name, plan.lengths, dtypes=dtypes) for name in tasks.FIGURE_5]
 
 
@@ -281,4 +281,5 @@ PRECISION = ReportSection(
     CURVES,
     _precision_parts,
     _headlines,
+    dear=dear_from(VERY_LARGE, "and every format is a pass of its own"),
 )

@@ -16,7 +16,7 @@ ONES, LONGEST_WINDOW = "figure-5a", 1024
 """The prompt of ones: its lengths go on past the model's sliding window, of at most so many tokens."""
 EVALUATION = ("copy-last:uniform=true", "count-ones-bernoulli")
 """Tasks with drawn prompts: a share of right answers then has an interval, and is not known by the task."""
-FAILURE_STAGE_TASK, FAILURE_STAGE_LENGTHS = "count-ones-bernoulli", (4, 8, 16, 24, 32, 64)
+FAILURE_STAGE_TASK, FAILURE_STAGE_LENGTHS = "count-ones-bernoulli", (4, 8, 16, 32, 64)
 """Counting, where the paper expects that answers are lost; a verdict on where they are wrong counts lengths."""
 STUDY_LENGTHS = tuple(range(4, 37, 4))
 """The study of mitigations: as few lengths as can decide about two of them."""
@@ -39,6 +39,7 @@ class Extent:
     """How much of each kind is measured on a model of one size.
 
     collapse_first, collapse_step, collapse_longest: the lengths of collapse are the first, and every so many up to the longest.
+    casts: the dtypes in which each prompt's pair is compared; formats: those of the section on precision, `CASTS` first.
     answer_seeds, stage_seeds, study_seeds: sequences a length of `evaluate`, of `failure_stage` and of the study.
     study_measures: of the study. forms, mlp_norm: of the path sum. passages, cotangents: of the position effect and its sketch.
     untrained: whether the architecture before training stands beside that effect and the probes.
@@ -47,6 +48,7 @@ class Extent:
     collapse_first: tuple[int, ...]
     collapse_step: int
     collapse_longest: int
+    casts: tuple[str, ...]
     formats: tuple[str, ...]
     answer_lengths: tuple[int, ...]
     answer_seeds: tuple[int, ...]
@@ -88,13 +90,15 @@ class Extent:
         )
         lengths = f"{runs(self.collapse_first)} items and at every {self.collapse_step}th length up to "
         lengths += f"{self.collapse_longest}; `--lengths 1:256` measures all"
-        return f"{text} Collapse is measured at {lengths}." if default_lengths else text
+        only = f" in {self.casts[0]} alone" if len(self.casts) == 1 else ""
+        return f"{text} Collapse is measured{only} at {lengths}." if default_lengths else text
 
 
 FULL = Extent(
     collapse_first=tuple(range(1, 9)),
     collapse_step=1,
     collapse_longest=256,
+    casts=CASTS,
     formats=FORMATS,
     answer_lengths=(4, 8, 16, 32, 64),
     answer_seeds=tuple(range(8)),
@@ -123,6 +127,7 @@ LEAST = replace(
     REDUCED,
     collapse_first=(1, 2, 4, 8),
     collapse_step=64,
+    casts=("bfloat16",),
     formats=CASTS,
     stage_seeds=tuple(range(6)),
     study_measures=("answers",),
