@@ -21,10 +21,9 @@ from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS
 from ostools.cli.prompts import Prompts
 from ostools.cli.signature import UNKNOWN, imported, signature_of
-from ostools.ground.advice import shorter_ways
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
-from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory
+from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory, shorter_ways
 from ostools.ground.progress import FIRST_ESTIMATE, Clock, Progress, in_time, tell
 from ostools.measure.mitigated_prompts import acting_bytes, rewritten_text
 from ostools.measure.prompts import layers_up_to

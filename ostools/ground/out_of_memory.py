@@ -18,7 +18,6 @@ from typing import Any, ParamSpec, TypeVar
 
 import psutil
 
-from ostools.ground.advice import shorter_ways
 from ostools.ground.errors import InsufficientMemoryError, in_words
 from ostools.ground.memory import free_memory
 
@@ -144,6 +143,14 @@ def free_what_is_left() -> None:
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
+
+
+def shorter_ways(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Ways to a call that takes less memory, in words."""
+    if any(arguments.get(name) is not None for name in ("prompt", "prompts")):
+        yield "shorten the prompt"
+    if "lengths" in arguments:
+        yield "take shorter lengths"
 
 
 def _lacking(name: str, arguments: Mapping[str, Any], error: BaseException) -> InsufficientMemoryError:

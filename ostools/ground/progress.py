@@ -1,4 +1,4 @@
-"""How a long run is told, as it goes: progress(done, total), from which a bar is drawn."""
+"""How a long run is told, as it goes: progress(done, total), from which a bar is drawn or lines are logged; what is cheaper."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import sys
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from math import gcd
+from typing import Any
 
 _LOG = logging.getLogger("ostools")
 Progress = Callable[[int, int], None] | bool
@@ -20,6 +21,20 @@ LONG = 60.0
 """Seconds. Where no bar is drawn, a work that takes longer says where it is, once in as many."""
 FIRST_ESTIMATE = 5.0  # seconds after which what is done says how long the rest takes
 _TENTH = 0.1
+_SEVERAL = (
+    "lengths",
+    "seeds",
+    "samples",
+    "prompts",
+    "linearisations",
+    "layers",
+    "variants",
+    "dtypes",
+    "windows",
+    "orders",
+    "mitigations",
+)
+"""Arguments that hold several things, each of which takes time of its own."""
 _this_thread = threading.local()
 
 
@@ -225,3 +240,28 @@ def rising(progress: Progress | None) -> Progress | None:
         progress(most, total)
 
     return rising_progress
+
+
+def cheaper_ways(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Ways to a call that takes less time, in words; `arguments` of a measurement by name, defaults too."""
+    if arguments.get("prompt") is not None:
+        yield "a shorter prompt"
+    yield from (f"fewer {name}" for name in _SEVERAL if name in arguments and _is_several(arguments[name]))
+    # Of a logit there is one row: it is exact. "auto" is a sketch above d_model 256, where it matters.
+    if (
+        "cotangents" in arguments
+        and arguments.get("method") in ("exact", "estimate")
+        and arguments.get("logit") is None
+    ):
+        yield "method='sketch'"
+    if "max_new_tokens" in arguments:
+        yield "a smaller max_new_tokens"
+
+
+def _is_several(value: Any) -> bool:
+    """Whether an argument holds more than one thing; None stands for all that there are, or for a default of several."""
+    if isinstance(value, str):
+        return value == "all"
+    if isinstance(value, int):
+        return value > 1
+    return not isinstance(value, Sized) or len(value) > 1

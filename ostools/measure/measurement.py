@@ -12,9 +12,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from hooks.errors import checked_arguments
-from ostools.ground.advice import cheaper_ways
 from ostools.ground.errors import InputError
-from ostools.ground.progress import outermost, watched
+from ostools.ground.progress import cheaper_ways, outermost, watched
 from ostools.ground.records import Record
 from ostools.measure.prompts import one_of_several
 from ostools.models.describe import IN_WORDS, checked_once

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import ostools as ost
-from ostools.ground.advice import cheaper_ways, shorter_ways
-from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.ground.out_of_memory import in_smaller_chunks, shorter_ways
+from ostools.ground.progress import cheaper_ways
 from tests.checkpoints import tiny_model
 
 
