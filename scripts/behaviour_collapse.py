@@ -78,12 +78,14 @@ def positions_table() -> Table:
 
 
 def pairs_table() -> Table:
-    """A row a length, bits in the mean over sequences: distance over noise."""
+    """A row a length of `SHOWN`, bits in the mean over sequences: distance over noise."""
     at = [f"{PLACE_WORDS.get(place, f'“{place}”')}" for place in PLACES]
     yield from header("question", "items", "answered", *at, "log p of the right answer")
     for name in measured_states():
         every = {place: pairs(name, place).groupby("length") for place in PLACES}
         for length, rows in every[ANSWER]:
+            if length not in script.SHOWN:
+                continue
             answered = asked(name).query("length == @length")
             ok = answered["correct"].astype(bool)
             words = (
@@ -102,14 +104,21 @@ def pairs_table() -> Table:
 
 
 def said_table() -> Table:
-    """Of wrong numbers: how far the question is from the one to which the answer would be right."""
-    yield from header("question", "items", "said", "distance / noise, “answer”", "where the two right answers part")
+    """Of each wrong number, how far the questions are from the one to which it would be right: least and most."""
+    yield from header("question", "said", "at", "distance / noise, “answer”", "where the two right answers part")
     for name in measured_states():
         rows = states(name)
+        if f"distance_said_{ANSWER}" not in rows or rows[f"distance_said_{ANSWER}"].isna().all():
+            continue
         rows = rows[rows[f"distance_said_{ANSWER}"].notna()]
-        for _, one in rows.iterrows():
-            ratios = [one[f"distance_said_{place}"] / one[f"noise_said_{place}"] for place in (ANSWER, PARTING)]
-            yield row(WORDS[name], one["length"], int(one["number"]), *(f"{ratio:.1f}" for ratio in ratios))
+        for number, part in rows.groupby("number"):
+            ratios = [
+                part[f"distance_said_{place}"].astype(float) / part[f"noise_said_{place}"].astype(float)
+                for place in (ANSWER, PARTING)
+            ]
+            lengths = part["length"].tolist()
+            at = ", ".join(map(str, lengths)) if len(lengths) < 4 else f"{lengths[0]} to {lengths[-1]} ({len(lengths)})"
+            yield row(WORDS[name], int(number), at, *(f"{each.min():.1f} to {each.max():.1f}" for each in ratios))
 
 
 def precision_table() -> Table:

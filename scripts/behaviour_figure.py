@@ -15,8 +15,9 @@ from ostools.reporting.style import draw, theme
 from ostools.reporting.style.notebook import picture_of
 from scripts.behaviour_collapse import measured_states, pairs
 from scripts.behaviour_page import WORDS, asked
+from scripts.behaviour_states import PARTING
 
-_KINDS = ("right", "wrong", "not asked")
+_KINDS = ("right", "wrong")
 _FEWEST, _MOST = 2, 140
 _SIZE = {"width": 250}
 
@@ -32,12 +33,9 @@ def _channel(field: str, title: str, low: float, high: float, values: Sequence[i
 
 
 def _of_kind() -> alt.Color:
-    grey = theme.colour("none")
-    return alt.Color(
-        "kind:N",
-        title=None,
-        scale=alt.Scale(domain=list(_KINDS), range=[theme.colour("right"), theme.colour("wrong"), grey]),
-    )
+    scale = alt.Scale(domain=list(_KINDS), range=[theme.colour(kind) for kind in _KINDS])
+    legend = alt.Legend(symbolType="circle", symbolSize=70, symbolStrokeWidth=0, direction="horizontal", columns=2)
+    return alt.Color("kind:N", title=None, scale=scale, legend=legend)
 
 
 def answers_panel(name: str) -> Any:
@@ -70,30 +68,35 @@ def answers_panel(name: str) -> Any:
 
 
 def pairs_panel(name: str) -> Any:
-    """The distance of each pair where the answer is predicted, and bfloat16's noise of it."""
-    rows = pairs(name)
+    """The distance of each pair where their right answers part, bfloat16's noise of it, and of wrong answers the distance to
+    the question that has as many ones as the model said."""
+    rows = pairs(name, PARTING)
     frame = rows[["distance", "noise"]].assign(key=rows["key"].astype(float))
-    frame["kind"] = np.where(rows["right"].isna(), "not asked", np.where(rows["right"].eq(True), "right", "wrong"))
+    frame["kind"] = np.where(rows["right"].eq(True), "right", "wrong")
     x = alt.X(**_channel("key", "right number n", _FEWEST, _MOST, [2, 5, 10, 20, 50, 100]))
-    y = _channel("distance", "‖y(n) - y(n + 1)‖", 0.3, 100, [0.3, 1, 3, 10, 30, 100])
+    y = _channel("distance", "distance of y", 1, 100, [1, 3, 10, 30, 100])
     noise_axis: dict[str, Any] = y | {"shorthand": "noise:Q"}
-    noise = (
-        draw.rows(frame)
-        .mark_tick(color=theme.INK, thickness=1.6, width=9, opacity=0.55)
-        .encode(x=x, y=alt.Y(**noise_axis))
-    )
+    tick = draw.rows(frame).mark_tick(orient="horizontal", color=theme.INK, thickness=1.4, width=8, opacity=0.6)
     points = draw.rows(frame).mark_point(filled=True, size=42, opacity=0.8).encode(x=x, y=alt.Y(**y), color=_of_kind())
-    return alt.layer(noise, points).properties(height=190, **_SIZE)
+    marks = [tick.encode(x=x, y=alt.Y(**noise_axis)), points]
+    said = f"distance_said_{PARTING}"
+    if said in rows and rows[said].notna().any():
+        other = rows[rows[said].notna()]
+        other = pd.DataFrame({"key": other["key"].astype(float), "distance": other[said].astype(float)})
+        diamond = draw.rows(other).mark_point(shape="diamond", size=46, filled=False, color=theme.INK, strokeWidth=1.1)
+        marks.append(diamond.encode(x=x, y=alt.Y(**y)))
+    return alt.layer(*marks).properties(height=190, **_SIZE)
 
 
 def draw_figure(path: Path) -> None:
     names = list(measured_states())
-    title = "Where the answers go wrong, and where n and n + 1 are too close for bfloat16"
+    title = "Answers go wrong before n and n + 1 come close, and the same answer is given to states far apart"
     notes = [
         "Qwen2.5-Coder-1.5B-Instruct in bfloat16. Above: answers, larger for more of them; on the line they are right; "
         "triangles hold no number.",
-        "Below: L2 distance of y between n and n + 1 where the answer is predicted (dots), and what bfloat16 does to that "
-        "difference (ticks).",
+        "Below: L2 distance of y between n and n + 1 where their right answers part (dots), bfloat16's noise of it (dashes), "
+        "and of a wrong answer",
+        "the distance to the question to which it would be right (diamonds).",
     ]
     figure = draw.figure(
         [[answers_panel(name) for name in names], [pairs_panel(name) for name in names]], title, notes, spacing=24
