@@ -21,7 +21,7 @@ from benchmarks.timing import in_turn
 from ostools.measure import jacobian
 from ostools.measure.jacobian import norms as exact
 from ostools.measure.jacobian.memory import plan
-from ostools.measure.jacobian.routes import Linearised
+from ostools.measure.jacobian.linearise import Linearised
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from tests.checkpoints import tiny_model

@@ -15,7 +15,7 @@ import hooks
 import ostools as ost
 from hooks.register import Order, attached
 from hooks.sites import points
-from ostools.measure.jacobian.routes import FROZEN_PARTS, LINEARISATIONS
+from ostools.measure.jacobian.linearise import FROZEN_PARTS, LINEARISATIONS
 from ostools.models import Prompt
 from tests.compositions.drawn import LOOKED_FOR, REFUSALS, Change, Weights, edited, nestings, prompts, weights
 

@@ -292,7 +292,7 @@ def bounds_bytes(shape: Shape, pos: int, variants: Sequence[str]) -> int:
     if all(variant_named(name).kind == "certified" for name in variants):
         return folded
     # One after the other: the larger of the two.
-    return max(folded, sensitivity_bytes(shape, pos, (LINEARISATION,), method="sketch", cotangents=COTANGENTS))
+    return max(folded, sensitivity_bytes(shape, pos, method="sketch", cotangents=COTANGENTS))
 
 
 def bounds_memory(model: Unloaded, pos: int, *, variants: str | Sequence[str] = USUAL) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.measure import jacobian
-from ostools.measure.jacobian.routes import Linearised, freezing
+from ostools.measure.jacobian.linearise import Linearised, freezing
 from ostools.measure.passes.contexts import true_arithmetic
 
 

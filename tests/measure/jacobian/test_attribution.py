@@ -12,7 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.jacobian.routes import Linearised
+from ostools.measure.jacobian.linearise import Linearised
 from ostools.measure.passes.contexts import run_from, true_arithmetic
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, tiny_model

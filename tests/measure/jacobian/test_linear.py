@@ -13,7 +13,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.formulas import forward
 from ostools.measure.formulas.scores import strip_bounds, whole_strips
 from ostools.measure.jacobian import routes
-from ostools.measure.jacobian.routes import LINEARISATIONS, Linearised
+from ostools.measure.jacobian.linearise import LINEARISATIONS, Linearised
 from ostools.measure.passes import contexts
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt, view_in

@@ -16,7 +16,7 @@ import ostools as ost
 from ostools.measure.jacobian import certificate as certificate_module
 from ostools.measure.jacobian import linear, memory
 from ostools.measure.jacobian import norms as exact
-from ostools.measure.jacobian.routes import LINEARISATIONS, AutogradRoute, Linearised
+from ostools.measure.jacobian.linearise import LINEARISATIONS, AutogradRoute, Linearised
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt
 from ostools.models.shape import Shape
