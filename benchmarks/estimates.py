@@ -20,8 +20,8 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools.measure import jacobian
 from ostools.measure.jacobian import norms as exact
-from ostools.measure.jacobian.norms import COTANGENTS, SketchedNorms, sketched
 from ostools.measure.jacobian.linearise import AutogradRoute, Route, freezing
+from ostools.measure.jacobian.norms import COTANGENTS, SketchedNorms, sketched
 from ostools.models import encode
 from tests.checkpoints import tiny_model
 

@@ -20,8 +20,8 @@ import ostools as ost
 from benchmarks.timing import in_turn
 from ostools.measure import jacobian
 from ostools.measure.jacobian import norms as exact
-from ostools.measure.jacobian.memory import plan
 from ostools.measure.jacobian.linearise import Linearised
+from ostools.measure.jacobian.memory import plan
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from tests.checkpoints import tiny_model

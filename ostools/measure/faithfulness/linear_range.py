@@ -31,8 +31,8 @@ from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.faithfulness.deletion import Kinds
 from ostools.measure.jacobian.certificate import held_last_tokens
-from ostools.measure.jacobian.memory import graph_bytes
 from ostools.measure.jacobian.linearise import Linearised, differentiated
+from ostools.measure.jacobian.memory import graph_bytes
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.prompts import by_token, token_columns

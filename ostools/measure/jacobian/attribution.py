@@ -28,9 +28,9 @@ from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
+from ostools.measure.jacobian.linearise import LINEARISATIONS, differentiated
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.norms import COTANGENTS
-from ostools.measure.jacobian.linearise import LINEARISATIONS, differentiated
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.batches import patterns_bytes

@@ -121,7 +121,8 @@ def certify(
     if not bar < _INFORMATIVE * size:
         raise InputError(
             f"the {linearisation} Jacobian cannot be checked: the network is too steep here for finite differences in "
-            f"{str(dtype).removeprefix('torch.')} (error bar {bar / size if size else 1:.0%}): load the model with dtype='float64'"
+            f"{str(dtype).removeprefix('torch.')} (error bar {bar / size if size else 1:.0%}): load the model with "
+            "dtype='float64'"
         )
     return Certificate(error / size, _UNSEEN * (error + bar) / spread, 2 * len(slopes))
 

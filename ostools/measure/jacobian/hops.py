@@ -27,9 +27,9 @@ from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
-from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
 from ostools.measure.jacobian.linearise import BlockGraph, Cotangents, Linearised, differentiated, vjp
+from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.norms import token_products
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -177,9 +177,9 @@ def _both_graphs(model: TransformerBridge, linear: Linearised, layer: int) -> tu
     """The block as it is, and with a gradient that no head lets through to another position than the query's own."""
     strips = hooks.active_strips(model)
     names = ("value", "z") if strips else ("value", "z", "pattern")
-    with hooks.capture(model, *names, layers=[layer]) as record:
-        with strips.noting(layer) if strips else nullcontext([]) as calls:
-            moving = linear.block(layer)
+    noting = strips.noting(layer) if strips else nullcontext([])
+    with hooks.capture(model, *names, layers=[layer]) as record, noting as calls:
+        moving = linear.block(layer)
     value, z = (record[name][layer][0].transpose(0, 1) for name in ("value", "z"))
     value = value.repeat_interleave(len(z) // len(value), dim=0)
     size = strips.size if strips else linear.pos

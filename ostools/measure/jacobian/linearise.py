@@ -187,9 +187,11 @@ class Linearised:
     def block(self, layer: int) -> BlockGraph:
         """Run one block again as it ran in the pass, with its graph."""
         args, kwargs = self._calls[layer]
-        entry = (self._streams[0] if layer == 0 else kwargs.get("hidden_states", args[0] if args else None)).detach()
-        entry.requires_grad_(True)
-        if "hidden_states" in kwargs:
+        is_named = "hidden_states" in kwargs
+        given = kwargs["hidden_states"] if is_named else args[0]
+        # Bloom's block 0 is called with what `run_from` replaces.
+        entry = (self._streams[0] if layer == 0 else given).detach().requires_grad_(True)
+        if is_named:
             kwargs = kwargs | {"hidden_states": entry}
         else:
             args = (entry, *args[1:])
@@ -230,7 +232,7 @@ class Linearised:
 
 
 def vjp(
-    output: Tensor, inputs: Sequence[Tensor], rows: Float[Tensor, "row *output"], *, create_graph: bool = False
+    output: Tensor, inputs: Sequence[Tensor], rows: Float[Tensor, "row ..."], *, create_graph: bool = False
 ) -> list[Tensor]:
     """g^T d output / d input of every row g, for each input: [row, *input]; 0 where the output does not depend on it."""
     settings: dict[str, Any] = {"retain_graph": True, "create_graph": create_graph, "allow_unused": True}

@@ -6,12 +6,12 @@ Too large a run takes fewer cotangents at a time first, then is refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.out_of_memory import chunk as chunk_of
-from ostools.measure.jacobian.norms import COTANGENTS, NORM_BUDGET, choose_method, most_rows
 from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS
+from ostools.measure.jacobian.norms import COTANGENTS, NORM_BUDGET, choose_method, most_rows
 from ostools.measure.passes.batches import in_full
 from ostools.measure.passes.contexts import strip_size
 from ostools.measure.passes.output import one_or_two, read_up_to

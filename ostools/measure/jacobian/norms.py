@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground.progress import Progress
-from ostools.measure.jacobian.linearise import Cotangents, Linearised
+from ostools.measure.jacobian.linearise import Cotangents, Tangents
 from ostools.theory.path_sum import chunks
 from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
 
@@ -26,8 +26,16 @@ NORM_BUDGET = 1 << 26
 Jacobians = Float[Tensor, "place d_out d_model"]
 
 
+class LinearMap(Protocol):
+    """What gives rows of Jacobians: a `Linearised`."""
+
+    def pull(self, cotangents: Cotangents, progress: Progress | None = None) -> Tangents:
+        """g^T J_i for every row g and place i."""
+        ...
+
+
 def exact_jacobians(
-    linear: Linearised,
+    linear: LinearMap,
     like: Float[Tensor, "... d_model"],
     progress: Progress | None = None,
     logit: Float[Tensor, " d_model"] | None = None,
@@ -98,9 +106,9 @@ _WORTH = 256
 
 
 class MethodChoice(NamedTuple):
-    """Method that `method="auto"` takes, and the reason in words."""
+    """A method, and why it is taken, in words."""
 
-    method: Literal["exact", "sketch"]
+    method: str
     reason: str
 
 
@@ -146,7 +154,7 @@ class SketchedNorms:
 
 
 def sketched(
-    linear: Linearised,
+    linear: LinearMap,
     like: Float[Tensor, "... d_model"],
     generator: torch.Generator,
     *,

@@ -27,9 +27,9 @@ from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.jacobian import norms as jacobian_norms
 from ostools.measure.jacobian.linearisation_run import METHODS, NORMS, JacobianOptions, MeasuredNorms, measured
+from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS, LINEARISATIONS, Linearised, differentiated
 from ostools.measure.jacobian.memory import require_exact_logit
 from ostools.measure.jacobian.norms import COTANGENTS
-from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS, LINEARISATIONS, Linearised, differentiated
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.output import Output, up_to_position

@@ -59,9 +59,7 @@ class Output:
             )
         return cls(ids, tuple(token_text(model.tokenizer, index) for index in ids), row)
 
-    def check(
-        self, model: TransformerBridge, logits: Float[Tensor, " d_vocab"], y: Float[Tensor, " d_model"]
-    ) -> None:
+    def check(self, model: TransformerBridge, logits: Float[Tensor, " d_vocab"], y: Float[Tensor, " d_model"]) -> None:
         """w^T y_n + b is the model's own logit before its soft-cap, of each token; else `InputError`."""
         cap = soft_cap(model)
         for index, token in zip(self.ids, self.tokens, strict=True):

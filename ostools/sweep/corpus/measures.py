@@ -21,9 +21,9 @@ from ostools.ground.names import METHOD_KINDS, checked_name
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.verdicts import VECTOR
+from ostools.measure.jacobian.linearise import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.norms import choose_method
-from ostools.measure.jacobian.linearise import LINEARISATIONS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated_prompts import MitigatedPrompts, acting_bytes, of_the_pass
 from ostools.measure.passes.precisions import checked_precisions

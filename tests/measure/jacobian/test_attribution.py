@@ -76,7 +76,7 @@ def test_wrong_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum that is off, and parts that add up but are given to the wrong tokens."""
     model = tiny_model("llama", seed=3, dtype=torch.float64)
     honest = Linearised.pull
-    monkeypatch.setattr(Linearised, "pull", lambda self, rows: (1 + 1e-9) * honest(self, rows))
+    monkeypatch.setattr(Linearised, "pull", lambda self, rows, *_: (1 + 1e-9) * honest(self, rows))
     with pytest.raises(InputError, match="the sum of the parts differs from the logit by"):
         parts_of(model)
     right = torch.tensor(IDS)
