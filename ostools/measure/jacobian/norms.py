@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -26,6 +26,7 @@ NORM_BUDGET = 1 << 26
 Jacobians = Float[Tensor, "place d_out d_model"]
 
 
+@runtime_checkable
 class LinearMap(Protocol):
     """What gives rows of Jacobians: a `Linearised`."""
 

@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from ostools.measure.jacobian import memory
-from ostools.measure.jacobian.linearise import LINEARISATIONS, Linearised, linearised
+from ostools.measure.jacobian.linearise import LINEARISATIONS, Linearised
 from ostools.measure.passes import contexts
 from ostools.measure.passes.contexts import run_from, true_arithmetic
 from ostools.models import Prompt, view_in

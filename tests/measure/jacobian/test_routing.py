@@ -92,7 +92,7 @@ def test_a_token_at_a_boundary_is_named_and_its_choice_is_held(tmp_path: Path, m
     assert "Within rounding of another choice of experts: token 5" in " ".join(sensitivity_findings(result))
     # Finite differences over the boundary are of two networks: without the choice held they decide nothing.
     monkeypatch.setattr(linearisation_run, "held_choices", lambda *_: nullcontext())
-    with pytest.raises(ost.InputError, match="the full Jacobian (cannot be checked|failed its check)"):
+    with pytest.raises(ost.InputError, match=r"the full Jacobian (cannot be checked|failed its check)"):
         ost.sensitivity(model, prompt, linearisations=["full"])
     assert result.provenance.parameters["runs"]["full"]["certificate"]["within"] < 0.1
 
