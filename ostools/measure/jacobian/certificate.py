@@ -34,7 +34,8 @@ _FIRST_STEP = {torch.float32: 1e-2, torch.float64: 1e-4}
 # Where it does not decide, the one of these whose truncation and rounding are smallest together is taken. Sharp attention needs
 # small ones.
 _STEPS = {torch.float32: (3e-2, 1e-2, 3e-3, 1e-3, 3e-4), torch.float64: (1e-3, 1e-4, 1e-5)}
-# An error bar, relative to sum_i J_i t_i, with which the first step decides; and one with which a difference says something.
+# An error bar, relative to the size of the sum, with which the first step decides; and one with which a difference says
+# something.
 _SHARP, _INFORMATIVE = 1e-2, 0.1
 # A token that moves y_n more than half of the others do is moved less, at least by this share: each has its say in the sum.
 _LEAST_SHARE = 3e-2
@@ -55,7 +56,7 @@ ADDS_UP = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 @dataclass(frozen=True)
 class Certificate:
-    """`error`: |finite difference - sum_i J_i t_i| / |sum_i J_i t_i|. `passes`: moved prompts that went through the network.
+    """`error`: |finite difference - sum_i J_i t_i| / sqrt(sum_i |J_i t_i|^2). `passes`: moved prompts that went through.
 
     `within`: with 95% confidence over the random direction the Jacobians of all tokens together, each at the size of its step,
     are within this share of the true ones' size (Frobenius norm); the error bar of the difference is in it. A difference
@@ -86,8 +87,9 @@ def certify(
     layer, stream, y = base.layer, base.stream, base.y.double()
     field = _field(stream, parts)
     token_parts = parts(field).double()
-    expected, spread = token_parts.sum(0), float(token_parts.norm())
-    size, dtype = float(expected.norm()), stream.dtype
+    # Over random directions |sum_i J_i t_i|^2 is sum_i |J_i t_i|^2 in the mean; the sum of a logit's, one number, may be small
+    # by chance.
+    expected, size, dtype = token_parts.sum(0), float(token_parts.norm()), stream.dtype
     # Size of W over that of y_n: a sum like w^T y may be far smaller than what is added; its rounding is not.
     gain = 1.0 if outputs is None else float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
     slopes: dict[float, Float[Tensor, " d_out"]] = {}
@@ -115,8 +117,8 @@ def certify(
         what = "y_n" if outputs is None else "W y_n"
         raise InputError(
             f"the {linearisation} Jacobian failed its check: moving every token by a small random step moves {what} by "
-            f"{float(difference.norm()):.4g} a unit, J says {size:.4g}, and they differ by {error:.2g} (error bar "
-            f"{bar:.2g}); its norms are not to be trusted"
+            f"{float(difference.norm()):.4g} a unit, J says {float(expected.norm()):.4g}, and they differ by {error:.2g} (error "
+            f"bar {bar:.2g}); its norms are not to be trusted"
         )
     if not bar < _INFORMATIVE * size:
         raise InputError(
@@ -124,7 +126,7 @@ def certify(
             f"{str(dtype).removeprefix('torch.')} (error bar {bar / size if size else 1:.0%}): load the model with "
             "dtype='float64'"
         )
-    return Certificate(error / size, _UNSEEN * (error + bar) / spread, 2 * len(slopes))
+    return Certificate(error / size, _UNSEEN * (error + bar) / size, 2 * len(slopes))
 
 
 def _field(stream: Float[Tensor, "pos d_model"], parts: Parts) -> Float[Tensor, "pos d_model"]:
