@@ -117,8 +117,8 @@ def certify(
         what = "y_n" if outputs is None else "W y_n"
         raise InputError(
             f"the {linearisation} Jacobian failed its check: moving every token by a small random step moves {what} by "
-            f"{float(difference.norm()):.4g} a unit, J says {float(expected.norm()):.4g}, and they differ by {error:.2g} (error "
-            f"bar {bar:.2g}); its norms are not to be trusted"
+            f"{float(difference.norm()):.4g} a unit, J says {float(expected.norm()):.4g}, and they differ by {error:.2g} "
+            f"(error bar {bar:.2g}); its norms are not to be trusted"
         )
     if not bar < _INFORMATIVE * size:
         raise InputError(
