@@ -3,7 +3,7 @@
     python -m benchmarks.estimates
 
 1. Trained weights (the embedded model), 500 repetitions on the exact Jacobians: coverage of the worst token. 2. A Llama of
-d_model 2048, two blocks, whose weights have the singular values k^-0.75 of trained ones: the same passes by the same route,
+d_model 2048, two blocks, whose weights have the singular values k^-0.75 of trained ones: the same passes,
 all 2048 of them against those of the estimate. The exact part takes three minutes on one free core.
 """
 
@@ -20,8 +20,8 @@ from transformer_lens.model_bridge import TransformerBridge
 import ostools as ost
 from ostools.measure import jacobian
 from ostools.measure.jacobian import norms as exact
-from ostools.measure.jacobian.norms import COTANGENTS, SketchedNorms, sketched
-from ostools.measure.jacobian.routes import AutogradRoute, Route, freezing
+from ostools.measure.jacobian.linearise import Linearised, freezing
+from ostools.measure.jacobian.norms import BATCH, COTANGENTS, LinearMap, SketchedNorms, sketched
 from ostools.models import encode
 from tests.checkpoints import tiny_model
 
@@ -34,7 +34,7 @@ REPETITIONS, SEEDS, D_MODEL, HEADS, TOKENS = 500, 3, 2048, 16, 32
 
 @dataclass
 class Dense:
-    """The route of matrices J_i that are known."""
+    """Matrices J_i that are known."""
 
     jacobians: Tensor
 
@@ -44,8 +44,8 @@ class Dense:
         return (cotangents.to(flat) @ flat).view(len(cotangents), pos, d_model)
 
 
-def estimated(route: Route, like: Tensor, cotangents: int | None, seed: int) -> SketchedNorms:
-    return sketched(route, like, torch.Generator().manual_seed(seed), cotangents=cotangents)
+def estimated(linear: LinearMap, like: Tensor, cotangents: int | None, seed: int) -> SketchedNorms:
+    return sketched(linear, like, torch.Generator().manual_seed(seed), cotangents=cotangents)
 
 
 def spectral_llama(power: float) -> TransformerBridge:
@@ -95,14 +95,14 @@ def _wide() -> None:
     model = spectral_llama(0.75)
     ids = torch.randint(10, 200, (TOKENS,), generator=torch.Generator().manual_seed(0))
     embedded = model.input_to_embed(ids[None])[0][0].detach()
-    route = AutogradRoute(model, embedded)
+    linear = Linearised(model, embedded, chunk=BATCH)
     found, seconds = [], []
     for seed in range(SEEDS):
         start = time.process_time()
-        found.append(estimated(route, embedded, None, seed))
+        found.append(estimated(linear, embedded, None, seed))
         seconds.append(time.process_time() - start)
     start = time.process_time()
-    rows = exact.exact_jacobians(route, embedded)
+    rows = exact.exact_jacobians(linear, embedded)
     passed = time.process_time() - start
     true = exact.exact_norms(rows, embedded.device)
     whole, once = time.process_time() - start, statistics.median(seconds)

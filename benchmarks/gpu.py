@@ -32,7 +32,7 @@ import ostools as ost
 from benchmarks.shapes import random_model, write_shape
 from hooks import HookError
 from ostools.measure.answers.answers import answers
-from ostools.measure.jacobian.routes import LINEARISATIONS
+from ostools.measure.jacobian.linearise import LINEARISATIONS
 from ostools.models.load import resolve_device
 from ostools.models.shape import Shape
 from ostools.results import Provenance, write_atomically

@@ -66,16 +66,16 @@ def works() -> dict[str, Work]:
     form, answer = tasks.task("figure-5a", tasks.CollapseTask), LongestPrompt(200, answer=8)
     pos = Unloaded(locate(None, None), torch.bfloat16, "cpu").longest(form, range(1, 513)).tokens
 
-    def sensitivity(pos: int, names: tuple[str, ...], method: str) -> Work:
-        return lambda shape, limit: sensitivity_bytes(shape, pos, names, method=method, max_memory=limit)
+    def sensitivity(pos: int, method: str) -> Work:
+        return lambda shape, limit: sensitivity_bytes(shape, pos, method=method, max_memory=limit)
 
     return {
         "collapse, figure-5a, 1 to 512 digits": lambda shape, limit: collapse_bytes(shape, pos, 512, ["bfloat16"]),
         "a greedy answer to 200 tokens": lambda shape, limit: answers_bytes(shape, answer, 64),
         "`local`, 200 tokens": lambda shape, limit: bounds_bytes(shape, 200, ["local"]),
-        "sensitivity estimated, 200 tokens": sensitivity(200, ("full",), "estimate"),
-        "sensitivity exact, 200 tokens": sensitivity(200, ("full",), "exact"),
-        "sensitivity estimated, 8,192 tokens": sensitivity(8192, ("full",), "estimate"),
+        "sensitivity estimated, 200 tokens": sensitivity(200, "estimate"),
+        "sensitivity exact, 200 tokens": sensitivity(200, "exact"),
+        "sensitivity estimated, 8,192 tokens": sensitivity(8192, "estimate"),
     }
 
 

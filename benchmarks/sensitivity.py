@@ -1,4 +1,4 @@
-"""The exact Jacobian d y_n / d v_i for every i: this package's two routes against the three ways that one would write by hand;
+"""The exact Jacobian d y_n / d v_i for every i: this package against the three ways that one would write by hand;
 and what a prediction costs beside a plain forward pass.
 
 Share of the machine's rate: numerator, the dense floating-point operations of one full backward pass times d_model, the same
@@ -18,10 +18,9 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from benchmarks.timing import in_turn
-from ostools.measure import jacobian
 from ostools.measure.jacobian import norms as exact
+from ostools.measure.jacobian.linearise import Linearised
 from ostools.measure.jacobian.memory import plan
-from ostools.measure.jacobian.routes import Linearised
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from tests.checkpoints import tiny_model
@@ -58,11 +57,10 @@ def _grads_batched(model: TransformerBridge, embedded: Tensor, rows: int = 8) ->
 
 
 def _linearised(model: TransformerBridge, ids: Tensor) -> Tensor:
-    """What `sensitivity` does: read the network once, then apply it; blocks of rows as its plan has them."""
-    chunk = plan(Shape.of(model), len(ids), 1, live=True, max_memory=1 << 40).chunk
+    """What `sensitivity` does: one pass, whose graph is walked with as many rows at a time as its plan has them."""
+    chunk = plan(Shape.of(model), len(ids), 1, max_memory=1 << 40).chunk
     embedded = _embedded(model, ids)
-    route = Linearised(model, ids, "full", chunk=chunk)
-    return exact.exact_jacobians(route, embedded)
+    return exact.exact_jacobians(Linearised(model, embedded, chunk=chunk), embedded)
 
 
 def _embedded(model: TransformerBridge, ids: Tensor) -> Tensor:
@@ -70,7 +68,6 @@ def _embedded(model: TransformerBridge, ids: Tensor) -> Tensor:
 
 
 BY_HAND: dict[str, Callable[[TransformerBridge, Tensor], Tensor]] = {
-    "ostools, by autograd": jacobian,
     "loop over rows": _row_loop,
     "autograd.functional.jacobian": _functional,
     "is_grads_batched, 8 rows": _grads_batched,

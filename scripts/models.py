@@ -110,10 +110,6 @@ def held(family: str, folder: Path) -> tuple[Family, dict[str, bool], bool]:
     prompt = ost.Prompt.from_ids(model, IDS)
     branching = prefix_tree([[2, 40, 50], [2, 40, 60]])
 
-    def fast() -> None:
-        runs = ost.sensitivity(model, prompt, linearisations=["full", "frozen"]).provenance.parameters["runs"]
-        _require(all(run["route"] == "analytic" for run in runs.values()))
-
     def strips() -> None:
         with hooks.in_strips(model, 3):
             model(torch.tensor([IDS]))
@@ -122,7 +118,6 @@ def held(family: str, folder: Path) -> tuple[Family, dict[str, bool], bool]:
         return lambda: ost.bounds(model, prompt, variants=variants)
 
     tries: tuple[Callable[[], object], ...] = (
-        fast,
         paths("local", "windowed(1)", "windowed(2)"),
         paths("proof", "theorem-5.1", "theorem-b5"),
         lambda: _require(batching_of(model, [branching]).name == "packed pass"),

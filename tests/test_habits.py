@@ -51,7 +51,6 @@ HABITS: dict[str, Callable[[TransformerBridge], object]] = {
 def _numbers(model: TransformerBridge) -> dict[str, Any]:
     prompt = Prompt.from_ids(model, IDS[0])
     measured, paths = ost.sensitivity(model, prompt), ost.bounds(model, prompt, variants=["local", "theorem-5.1"])
-    assert {run["route"] for run in measured.provenance.parameters["runs"].values()} == {"analytic"}
     frames = [measured.frame, paths.frame, ost.spectra(model, prompt).frame]
     assert measured.provenance.edits == paths.provenance.edits == ()
     return {str(index): frame.to_dict("list") for index, frame in enumerate(frames)}

@@ -26,8 +26,8 @@ from ostools.measure.answers.answers import answers, require_limit
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.answers.judging import reader_of
 from ostools.measure.answers.reading import HAS_ANSWER
+from ostools.measure.jacobian.linearise import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_memory
-from ostools.measure.jacobian.routes import LINEARISATIONS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.task_prompt import TaskPrompt, item_positions, render_prompt

@@ -26,8 +26,8 @@ from ostools.ground.names import checked_list, checked_name
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure import sensitivity
+from ostools.measure.jacobian.linearise import LINEARISATIONS
 from ostools.measure.jacobian.norms import COTANGENTS
-from ostools.measure.jacobian.routes import LINEARISATIONS
 from ostools.measure.measurement import measurement
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import frame as special_tokens

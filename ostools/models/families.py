@@ -99,7 +99,6 @@ class Family:
         described = self.mlp != "experts"
         has = (
             described,
-            described,
             described and not self.parallel and self.norms != "behind",
             "by place" not in self.windows,
             True,
@@ -110,7 +109,6 @@ class Family:
 
 
 ROUTES = {
-    "fast": "`sensitivity` by products of matrices; without it by automatic differentiation, slower, the same numbers",
     "certified": "`bounds`: upper bounds of the frozen and of the real derivative",
     "paper's": "`bounds`: the papers' forms of Theorem 5.1, which are of a sequential block with norms before",
     "branches": "`collapse` and its like: prompts that share a beginning go through one pass; without it one after the other",

@@ -15,7 +15,7 @@ import hooks
 import ostools as ost
 from hooks.register import Order, attached
 from hooks.sites import points
-from ostools.measure.jacobian.routes import FROZEN_PARTS, LINEARISATIONS
+from ostools.measure.jacobian.linearise import FROZEN_PARTS, LINEARISATIONS
 from ostools.models import Prompt
 from tests.compositions.drawn import LOOKED_FOR, REFUSALS, Change, Weights, edited, nestings, prompts, weights
 
@@ -68,7 +68,7 @@ def test_what_is_measured_is_autograds_or_refused(
     except REFUSALS as refused:
         event(f"refused: {type(refused).__name__}")
         return
-    event(found.provenance.parameters["runs"][linearisation]["route"])
+    event("measured")
     for name, order in NORMS.items():
         norms = torch.linalg.matrix_norm(expected.double(), ord=order).numpy()
         measured = found.frame[name].to_numpy()

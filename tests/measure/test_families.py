@@ -21,7 +21,7 @@ from ostools.tasks import RepeatedIds
 from tests.checkpoints import make_model, tiny_model
 from tests.families import EXPERTS, NOT_EAGER, OTHERS
 from tests.measure.bounds import test_certified as chain
-from tests.measure.jacobian.dense import assert_close, by_autograd, by_formulas
+from tests.measure.jacobian.dense import assert_close, by_rows
 
 IDS = torch.tensor([2, 40, 50, 60, 60, 61, 70, 71])
 DESCRIBED = tuple(family for family in OTHERS if family not in EXPERTS)
@@ -122,17 +122,15 @@ def test_the_papers_forms_refuse_blocks_that_are_not_theirs(family: str) -> None
 
 @pytest.mark.slow
 @experts
-def test_experts_go_through_autograd_with_the_router_live(family: str) -> None:
-    """The Jacobian is the derivative of the whole network, checked by finite differences; formulas refuse, with the reason."""
+def test_experts_are_differentiated_with_the_router_live(family: str) -> None:
+    """The Jacobian is the derivative of the whole network, checked by finite differences; bounds refuse, with the reason."""
     model = tiny_model(family, seed=6, dtype=torch.float64)
     prompt = Prompt.from_ids(model, IDS.tolist())
     found = ost.sensitivity(model, prompt, linearisations=["full", "frozen"])
     for name, run in found.provenance.parameters["runs"].items():
-        assert run["route"] == "autograd"
-        assert "found experts" in run["why"]
-        assert run["certificate"]["informative"]
+        assert run["certificate"]["error"] < 1e-2
         rows: Any = found.frame[found.frame["linearisation"] == name]
-        expected = by_autograd(model, IDS, name).flatten(1).norm(dim=1).numpy()
+        expected = by_rows(model, IDS, name).flatten(1).norm(dim=1).numpy()
         assert rows["frobenius_norm"].to_numpy() == pytest.approx(expected, rel=1e-9)
     with pytest.raises(InputError, match="expected one MLP a block, found experts, of which a router chooses"):
         ost.bounds(model, prompt, variants="local")
@@ -150,11 +148,9 @@ def test_strips_are_the_whole_or_refused(family: str) -> None:
         plain = model(IDS[None])
     with hooks.in_strips(model, 3), hooks.exact_arithmetic(model):
         torch.testing.assert_close(model(IDS[None]), plain, rtol=1e-9, atol=1e-9)
-    if family in DESCRIBED:
-        with true_arithmetic(model):
-            expected = by_formulas(model, IDS, "full")
-            with hooks.in_strips(model, 3):
-                assert_close(by_formulas(model, IDS, "full"), expected, 1e-12)
+    whole = by_rows(model, IDS, "full")
+    with hooks.in_strips(model, 3):
+        assert_close(by_rows(model, IDS, "full", whole=False), whole, 1e-9)
 
 
 @pytest.mark.slow

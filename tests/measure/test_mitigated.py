@@ -114,15 +114,13 @@ def test_results_under_different_mitigations_do_not_stand_beside_each_other() ->
         ost.compare(measured, ost.bounds(model, TEXT, variants="local"))
 
 
-def test_what_no_formula_knows_goes_through_autograd_or_is_refused() -> None:
+def test_what_no_formula_knows_is_differentiated_and_refused_where_a_formula_is_needed() -> None:
     model, given = model_of(), Ablated()
     frozen: dict[str, Any] = {"linearisations": ["frozen"]}
     found = ost.sensitivity(model, TEXT, mitigation=given, **frozen)
     with given.hooks(model):
         require_equal(found, ost.sensitivity(model, TEXT, **frozen))
-    runs = found.provenance.parameters["runs"]
-    assert {run["route"] for run in runs.values()} == {"autograd"}
-    assert ost.attribution(model, TEXT, mitigation=given).provenance.parameters["route"] == "autograd"
+    assert ost.attribution(model, TEXT, mitigation=given).provenance.parameters["complete"]
     for make in (ost.bounds, ost.spectra):
         with pytest.raises(ost.InputError, match="the active edit 'ablate_heads'"):
             make(model, TEXT, mitigation=given)

@@ -14,7 +14,7 @@ that, however many parts carry a gate.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -26,7 +26,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from ostools.ground.errors import InputError
-from ostools.measure.jacobian.routes import AutogradRoute
+from ostools.measure.jacobian.linearise import Linearised
 
 Numbers: TypeAlias = dict[str, float]
 Slopes: TypeAlias = dict[str, Float[Tensor, " gate"]]
@@ -36,7 +36,7 @@ Gated: TypeAlias = Callable[[Tensor], AbstractContextManager[None]]
 """From gates to the context that puts them on a model."""
 
 _TOKENS = 1024
-"""Tokens of the copies of a prompt that go through one pass side by side."""
+"""Tokens times cotangents that go back together."""
 _ROUNDINGS = 16
 """A distance up to this many steps of the dtype, relative to ||y||, is rounding."""
 
@@ -132,12 +132,15 @@ class JacobianNorm(Measure):
 
     def jacobian(self, model: TransformerBridge) -> Float[Tensor, "d_out carrier_d_model"]:
         """J_C in float64, row k the gradient of component k of y_n."""
-        return torch.cat([rows.detach().double() for rows in self._rows(self._route(model))]).flatten(1)
+        linear = self._linearised(model)
+        return torch.cat([linear.pull(part)[:, list(self.carriers)].double() for part in _basis(linear)]).flatten(1)
 
     def slopes(self, model: TransformerBridge, gated: Gated, gates: Float[Tensor, " gate"]) -> Slopes:
-        route = self._route(model, gated(gates))
+        with gated(gates):
+            linear = self._linearised(model)
         parts, frobenius = [], torch.zeros_like(gates)
-        for rows in self._rows(route, create_graph=True):
+        for part in _basis(linear):
+            rows = linear.pull_with_graph(part)[:, list(self.carriers)]
             frobenius += _gradient(rows.square().sum(), gates)
             parts.append(rows.detach().double())
         jacobian = torch.cat(parts).flatten(1)
@@ -145,21 +148,20 @@ class JacobianNorm(Measure):
             raise InputError("ablation: the Jacobian is 0: the tokens that carry the answer do not reach the last one")
         leading = torch.linalg.eigh(jacobian @ jacobian.mT).eigenvectors[:, -1]
         # At fixed a, d ||a^T J|| = a^T dJ b: the leading singular value to first order.
-        at_leading = route.pull(leading[None], create_graph=True)[:, list(self.carriers)]
+        at_leading = linear.pull_with_graph(leading[None])[:, list(self.carriers)]
         operator = _gradient(at_leading.norm(), gates)
         return {"frobenius_norm": frobenius / (2 * float(jacobian.norm())), "operator_norm": operator}
 
-    def _route(self, model: TransformerBridge, gates: AbstractContextManager[None] | None = None) -> AutogradRoute:
-        """Products with the Jacobian at every token, of a forward pass with `gates` on."""
+    def _linearised(self, model: TransformerBridge) -> Linearised:
         with torch.no_grad():
             embedded = model.input_to_embed(self.prompt[None])[0][0]
-        copies = min(embedded.shape[-1], max(1, _TOKENS // len(embedded)))
-        return AutogradRoute(model, embedded, freeze=gates, rows=copies)
+        return Linearised(model, embedded)
 
-    def _rows(self, route: AutogradRoute, create_graph: bool = False) -> Iterator[Float[Tensor, "row carrier d_model"]]:
-        """The rows of J_C, as many at a time as there are copies of the prompt."""
-        for part in route.basis().split(route.rows):
-            yield route.pull(part, create_graph=create_graph)[:, list(self.carriers)]
+
+def _basis(linear: Linearised) -> tuple[Float[Tensor, "row d_model"], ...]:
+    """The cotangents whose pulls are the rows of J, as many at a time as go back together."""
+    y = linear.base.y
+    return torch.eye(len(y), dtype=y.dtype, device=y.device).split(max(1, _TOKENS // linear.pos))
 
 
 def _last_token(model: TransformerBridge, ids: Ids) -> Float[Tensor, " d_model"]:

@@ -92,7 +92,7 @@ def attention_baselines(
 
 def _values(model: TransformerBridge, tokens: Prompt) -> dict[str, Float[Tensor, " key"]]:
     """Every baseline, the blocks from the last to the first: a product over layers is a row times each."""
-    run, layers = forward(model, tokens.ids, live=False), int(model.cfg.n_layers)
+    run, layers = forward(model, tokens.ids), int(model.cfg.n_layers)
     last = torch.eye(len(tokens.ids), dtype=torch.float64, device=run.final_norm_scale.device)[-1]
     mean, weighted, rollout, alti = torch.zeros_like(last), torch.zeros_like(last), last, last
     for block in run.blocks():

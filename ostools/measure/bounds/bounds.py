@@ -42,7 +42,7 @@ from ostools.measure.bounds.variants import (
     variant_named,
     window_of,
 )
-from ostools.measure.formulas.forward import KEPT_BYTES, forward, kept_weights
+from ostools.measure.formulas.forward import KEPT_BYTES, forward
 from ostools.measure.jacobian.memory import ALLOCATOR, sensitivity_bytes
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -230,7 +230,7 @@ def _fold(
 ) -> dict[str, Float[Tensor, "last pos"]]:
     """One forward pass, then the blocks from the last to the first through every variant at once."""
     with torch.no_grad(), float32_products():
-        run = forward(model, tokens.ids, live=False)
+        run = forward(model, tokens.ids)
         folds = {name: variant_named(name).fold(run, last) for name in names}
         for block in run.blocks():
             blocks_done = int(model.cfg.n_layers) - block.layer
@@ -284,7 +284,7 @@ def bounds_bytes(shape: Shape, pos: int, variants: Sequence[str]) -> int:
     d_squared = shape.d_model**2 * _ELEMENT
     position = shape.d_mlp * shape.d_model * _ELEMENT + d_squared
     terms = min(pos * position, max(position, chunk_of(CHUNK_BUDGET))) + 8 * d_squared
-    folded = reading + 2 * _ELEMENT * shape.block_parameters + kept_weights(shape, _ELEMENT) + terms
+    folded = reading + 2 * _ELEMENT * shape.block_parameters + terms
     for window in filter(None, map(window_of, variants)):
         # The blocks of one group, and what one token's cotangents go through: a d x d matrix a position each.
         blocks = min(window, shape.n_layers)
@@ -292,7 +292,7 @@ def bounds_bytes(shape: Shape, pos: int, variants: Sequence[str]) -> int:
     if all(variant_named(name).kind == "certified" for name in variants):
         return folded
     # One after the other: the larger of the two.
-    return max(folded, sensitivity_bytes(shape, pos, (LINEARISATION,), method="sketch", cotangents=COTANGENTS))
+    return max(folded, sensitivity_bytes(shape, pos, method="sketch", cotangents=COTANGENTS))
 
 
 def bounds_memory(model: Unloaded, pos: int, *, variants: str | Sequence[str] = USUAL) -> int:

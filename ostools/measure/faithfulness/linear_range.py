@@ -31,8 +31,8 @@ from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.faithfulness.deletion import Kinds
 from ostools.measure.jacobian.certificate import held_last_tokens
+from ostools.measure.jacobian.linearise import Linearised, differentiated
 from ostools.measure.jacobian.memory import graph_bytes
-from ostools.measure.jacobian.routes import AutogradRoute, differentiated
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.prompts import by_token, token_columns
@@ -158,7 +158,7 @@ def _measured(
     with torch.no_grad():
         embedded, *streams = model.input_to_embed(torch.cat([ids[None], replaced]))[0].detach()
     fields = torch.stack(streams) - embedded
-    predicted = AutogradRoute(model, embedded, rows=_ROWS).push(fields).double()
+    predicted = Linearised(model, embedded, chunk=_ROWS).push(fields).double()
 
     def changes(rows: Tensor, scale: float) -> Float[Tensor, "row d_model"]:
         streams = torch.cat([embedded[None], embedded + scale * fields[rows]])

@@ -6,10 +6,8 @@ applied to the captured residual stream, must give the attention and MLP outputs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,8 +20,8 @@ import hooks
 from hooks.register import before_modules
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.out_of_memory import chunk
-from ostools.measure.formulas.block import IN_STRIPS, LIVE_SITES, SITES, Block, BlockSites
-from ostools.measure.formulas.weights import BlockWeights, Layout, block_weights, position_bias, require_described
+from ostools.measure.formulas.block import SITES, Block
+from ostools.measure.formulas.weights import require_described
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models.shape import Shape
 
@@ -33,16 +31,6 @@ KNOWN_EDITS = frozenset(
 )
 # Sites of all blocks are kept up to this many bytes; beyond it each block runs again when its turn comes.
 KEPT_BYTES = 1 << 28
-# Operators of all blocks are kept, for the linearisations of a prompt, up to this many bytes.
-KEPT_WEIGHTS = 1 << 25
-
-
-def kept_weights(shape: Shape, element: int) -> int:
-    """Bytes of the blocks' operators that are kept, in numbers of `element` bytes; 0 where each block is read anew."""
-    size = shape.n_layers * shape.block_parameters * element
-    return size if size <= chunk(KEPT_WEIGHTS) else 0
-
-
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Arguments of one block's call by the model: run again with them, it computes the same numbers under the same edits."""
 
@@ -58,65 +46,38 @@ class Forward:
     model: TransformerBridge
     norms: Mapping[str, hooks.Norm]
     available: tuple[str, ...]  # the sites that the model has: looked up once
-    scaled: bool  # a temperature edit is active
     calls: list[Call]
     kept_sites: Mapping[str, Any]
-    logits: Float[Tensor, "1 d_vocab"]  # of the last token
     final_norm_scale: Float[Tensor, " pos"]
     final_norm_direction: Float[Tensor, "pos d_model"]
-    shape: Shape
-    weights: dict[tuple[int, torch.dtype], BlockWeights]  # those that are kept
-    checked: set[tuple[int, torch.dtype]] = field(default_factory=set)
 
-    def blocks(self, dtype: torch.dtype = torch.float64) -> Iterator[Block]:
-        """Blocks in that dtype, last first, each checked against what the model computed when it is read first."""
+    def blocks(self) -> Iterator[Block]:
+        """Blocks, last first, each checked against what the model computed."""
         for layer in reversed(range(len(self.calls))):
-            block = self.block(layer, dtype)
-            if (layer, dtype) not in self.checked:
-                block.check()
-                self.checked.add((layer, dtype))
+            block = Block(self.model, layer, self._read(layer), self.norms, self.available)
+            block.check()
             yield block
             del block
 
-    def block(self, layer: int, dtype: torch.dtype = torch.float64) -> Block:
-        """One block in that dtype; whoever reads it first has to `check` it."""
-        read, weights = partial(self._read, layer), partial(self._weights, layer, dtype)
-        return Block(self.model, layer, read, weights, self.norms, self.available, dtype, self.scaled)
-
-    def _weights(self, layer: int, dtype: torch.dtype, layout: Layout) -> BlockWeights:
-        weights = self.weights.get((layer, dtype)) or block_weights(self.model, layer, layout, dtype)
-        if kept_weights(self.shape, dtype.itemsize):
-            self.weights[layer, dtype] = weights
-        return weights
-
-    def _read(self, layer: int, site_names: Sequence[str]) -> BlockSites:
+    def _read(self, layer: int) -> Mapping[str, Tensor]:
+        if self.kept_sites:
+            return {name: layers[layer] for name, layers in self.kept_sites.items()}
         args, kwargs = self.calls[layer]
-        bias = position_bias(self.model, kwargs, len(self.final_norm_scale))
-        if self.kept_sites and all(name in self.kept_sites for name in site_names if name in self.available):
-            return BlockSites(
-                {name: self.kept_sites[name][layer] for name in site_names if name in self.kept_sites}, bias=bias
-            )
-        strips = hooks.active_strips(self.model)
-        names = [name for name in (site_names if strips is None else IN_STRIPS) if name in self.available]
-        with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            stack.enter_context(true_arithmetic(self.model, [layer]))
-            record = stack.enter_context(
-                hooks.capture(self.model, *names, layers=[layer], reduce=lambda rows, _: rows[0])
-            )
-            calls = [] if strips is None else stack.enter_context(strips.noting(layer))
+        names = [name for name in SITES if name in self.available]
+        with (
+            torch.no_grad(),
+            true_arithmetic(self.model, [layer]),
+            hooks.capture(self.model, *names, layers=[layer], reduce=lambda rows, _: rows[0]) as record,
+        ):
             self.model.blocks[layer](*args, **kwargs)
-        sites = {name: record[name][layer] for name in names}
-        return BlockSites(sites, bias=bias) if strips is None else BlockSites(sites, calls[0], strips.size)
+        return {name: record[name][layer] for name in names}
 
 
-def forward(model: TransformerBridge, ids: Int[Tensor, " pos"], *, live: bool = True) -> Forward:
+def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     """Run the prompt once and keep what the formulas need; two passes where all patterns would take over 256 MiB.
 
-    Without `live` what the real derivative needs is not kept: a block runs again where that is asked for. Inside
-    `hooks.in_strips` nothing is kept, and blocks have no whole pattern: strips of it are made when they are asked for.
     Raises `InputError` for blocks that no formula describes (experts), under an active edit that the formulas do not know (an
-    ablated head, a hook of somebody else), and for numbers that are not finite.
+    ablated head, a hook of somebody else), inside `hooks.in_strips`, and for numbers that are not finite.
     """
     edits = hooks.active_edits(model)
     unknown = [edit for edit in edits if edit.kind not in KNOWN_EDITS]
@@ -128,14 +89,16 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"], *, live: bool = 
         )
     available = hooks.available_sites(model)
     require_described(model, available)
-    in_strips = hooks.active_strips(model) is not None
-    shape = Shape.of(model)
-    is_kept = not in_strips and shape.site_bytes(len(ids)) <= chunk(KEPT_BYTES)
+    if hooks.active_strips(model) is not None:
+        raise InputError(
+            "attention runs in strips, so that no pattern ever exists as a whole: leave the block of hooks.in_strips(), or "
+            "shorten the prompt"
+        )
+    is_kept = Shape.of(model).site_bytes(len(ids)) <= chunk(KEPT_BYTES)
     device = next(model.parameters()).device
     calls: list[Call] = []
     blocks = {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}
-    site_names = SITES + LIVE_SITES if live else SITES
-    names = [name for name in site_names if name in available] if is_kept else []
+    names = [name for name in SITES if name in available] if is_kept else []
     norms = hooks.norms(model)
     with (
         torch.no_grad(),
@@ -149,11 +112,10 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"], *, live: bool = 
     # What is not finite before reaches the last block's residual stream; each block's own check sees the rest.
     if not bool(torch.isfinite(logits).all() and torch.isfinite(residual).all()):
         raise InputError("the forward pass on this prompt is not finite; the model's weights or its dtype are broken")
-    scale, scaled = record["final_norm_scale"][0].double(), any(edit.kind == "scale_scores" for edit in edits)
+    scale = record["final_norm_scale"][0].double()
     direction = norms["ln_final"].centre(residual[0].double()) / (scale * residual.shape[-1] ** 0.5)
     kept_sites = {name: {layer: tensor[0] for layer, tensor in record[name].items()} for name in names}
-    final = logits[0], scale[:, 0], direction
-    return Forward(model, norms, available, scaled, calls, kept_sites, *final, shape, {})
+    return Forward(model, norms, available, calls, kept_sites, scale[:, 0], direction)
 
 
 def _note(calls: list[Call]) -> Any:

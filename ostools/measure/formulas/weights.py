@@ -96,17 +96,6 @@ def require_described(model: TransformerBridge, sites: Container[str]) -> None:
         )
 
 
-def position_bias(
-    model: TransformerBridge, forward_kwargs: Mapping[str, Any], pos: int
-) -> Float[Tensor, "head 1 key"] | None:
-    """Bias that ALiBi adds to a block's scores, out of the block's arguments; None where it adds nothing.
-
-    The same for every prompt of a batch, because none is padded. MPT makes it for its longest prompt, and reads its end.
-    """
-    bias = forward_kwargs.get("alibi", forward_kwargs.get("position_bias"))
-    return None if bias is None else bias.reshape(-1, int(model.cfg.n_heads), 1, bias.shape[-1])[0, ..., -pos:]
-
-
 def activation(mlp: Any) -> Any:
     """The activation function of an MLP."""
     function = hooks.activation_of(mlp)
@@ -119,8 +108,6 @@ def activation(mlp: Any) -> Any:
 class BlockWeights:
     """One block's operators. `up` is None where the MLP has no gate; `bare_*` lack the norms' gains.
 
-    `query` and `key` give the queries and keys before qk-norm and rotation.
-
     Biases (zero where there are none) move no derivative; they are here so that the operators can be checked against what
     the model computes: `value_bias` of a head's value, `gate_bias` and `up_bias` of what the MLP reads, with the norm's own
     bias in them; `out_bias` and `down_bias` of what is added, with the post-norm's gain.
@@ -128,19 +115,14 @@ class BlockWeights:
 
     left_factor: Float[Tensor, "head d_model d_head"]
     right: Float[Tensor, "head d_head d_model"]
-    query: Float[Tensor, "head d_head d_model"]
-    key: Float[Tensor, "kv_head d_head d_model"]
     down: Float[Tensor, "d_model d_mlp"]
     gate: Float[Tensor, "d_mlp d_model"]
     up: Float[Tensor, "d_mlp d_model"] | None
-    bare_left: Float[Tensor, "head d_model d_head"]
     bare_down: Float[Tensor, "d_model d_mlp"]
     bare_gate: Float[Tensor, "d_mlp d_model"]
     bare_up: Float[Tensor, "d_mlp d_model"] | None
     gain_1: Float[Tensor, ""]
     gain_2: Float[Tensor, ""]
-    query_bias: Float[Tensor, "head d_head"]
-    key_bias: Float[Tensor, "kv_head d_head"]
     value_bias: Float[Tensor, "head d_head"]
     out_bias: Float[Tensor, " d_model"]
     gate_bias: Float[Tensor, " d_mlp"]
@@ -148,41 +130,32 @@ class BlockWeights:
     down_bias: Float[Tensor, " d_model"]
 
 
-def block_weights(
-    model: TransformerBridge, layer: int, layout: Layout, dtype: torch.dtype = torch.float64
-) -> BlockWeights:
+def block_weights(model: TransformerBridge, layer: int, layout: Layout) -> BlockWeights:
     """Read one block of the model; `gain_1`, `gain_2` are ||g1||_inf and ||g2||_inf (0 there makes beta infinite)."""
     ln1, ln2, post1, post2 = (layout.before_attention, layout.before_mlp, layout.after_attention, layout.after_mlp)
     attention, mlp = model.blocks[layer].attn, model.blocks[layer].mlp
     scale = hooks.residual_scale(model)
-    bare_left = scale * dense(attention.W_O).to(dtype).mT
-    down, inner = (dense(weight).to(dtype).mT for weight in (mlp.W_out, mlp.W_in))
+    bare_left = scale * dense(attention.W_O).double().mT
+    down, inner = (dense(weight).double().mT for weight in (mlp.W_out, mlp.W_in))
     # An MLP without a gate has W_in in the place of W_gate.
-    gate, up = (dense(mlp.W_gate).to(dtype).mT, inner) if layout.gated else (inner, None)
+    gate, up = (dense(mlp.W_gate).double().mT, inner) if layout.gated else (inner, None)
     down = scale * down
     out_bias, down_bias = (scale * _bias(part, len(down), gate) for part in (attention.o, mlp.out))
-    query, query_bias = _projection(ln1, attention.q, attention.W_Q, dtype)
-    key, key_bias = _projection(ln1, attention.k, attention.W_K, dtype)
-    value, value_bias = _projection(ln1, attention.v, attention.W_V, dtype)
+    value, value_bias = _projection(ln1, attention.v, attention.W_V)
     heads = int(model.cfg.n_heads)
     gate_bias = _bias(getattr(mlp, "in") if up is None else mlp.gate, len(gate), gate)
     up_bias = torch.zeros_like(gate_bias) if up is None else _bias(getattr(mlp, "in"), len(up), gate)
     return BlockWeights(
         left_factor=_after(post1, bare_left),
         right=_expanded(value, heads),
-        query=query,
-        key=key,
         down=_after(post2, down),
         gate=_before(ln2, gate),
         up=None if up is None else _before(ln2, up),
-        bare_left=bare_left,
         bare_down=down,
         bare_gate=gate,
         bare_up=up,
         gain_1=_largest_gain(ln1, out_bias),
         gain_2=_largest_gain(ln2, out_bias),
-        query_bias=query_bias,
-        key_bias=key_bias,
         value_bias=_expanded(value_bias, heads),
         out_bias=_after(post1, out_bias[:, None])[:, 0],
         gate_bias=gate_bias + _of_norm_bias(ln2, gate),
@@ -197,10 +170,10 @@ def _largest_gain(norm: Norm | None, like: Tensor) -> Float[Tensor, ""]:
 
 
 def _projection(
-    norm: Norm | None, linear: Any, weight: Float[Tensor, "kv_head d_model d_head"], dtype: torch.dtype
+    norm: Norm | None, linear: Any, weight: Float[Tensor, "kv_head d_model d_head"]
 ) -> tuple[Float[Tensor, "kv_head d_head d_model"], Float[Tensor, "kv_head d_head"]]:
     """A head's W diag(g) C and its bias, what the norm's own bias adds included."""
-    bare = dense(weight).to(dtype).mT
+    bare = dense(weight).double().mT
     bias = _bias(linear, bare.shape[0] * bare.shape[1], bare).reshape(bare.shape[:2])
     return _before(norm, bare), bias + _of_norm_bias(norm, bare)
 

@@ -28,9 +28,9 @@ from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
+from ostools.measure.jacobian.linearise import LINEARISATIONS, differentiated
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.norms import COTANGENTS
-from ostools.measure.jacobian.routes import LINEARISATIONS, AutogradRoute, Linearised, Route, differentiated, freezing
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.batches import patterns_bytes
@@ -58,7 +58,7 @@ class Attribution(Result, chart="tokens:attribution_chart", findings=("findings.
 
     `provenance.parameters`: logit (the id t), token (its text), logit_value (the model's own), soft_cap (None without one),
     linearisation, complete (whether the parts add up), adds_up_within (the error of the sum, relative to the sizes of its
-    parts; where not complete that of the tokens' parts alone), route ("analytic" | "autograd"); where not complete also
+    parts; where not complete that of the tokens' parts alone); where not complete also
     certificate (the gradient against finite differences) and, with experts, experts.
     """
 
@@ -124,31 +124,29 @@ def _parts(
     model: TransformerBridge, tokens: Prompt, target: int | None, linearisation: str
 ) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
     """The part of every token and, last, of the biases or the remainder, in float64; and what the provenance says."""
-    ids = tokens.ids.to(next(model.parameters()).device)
-    with torch.no_grad():
-        logits = model(ids[None], logits_to_keep=1)[0, -1]
-        embedded = model.input_to_embed(ids[None])[0][0].detach()
+    start = Start.of(model, tokens.ids)
+    logits = start.logits[-1]
     if not bool(torch.isfinite(logits).all()):
         raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
     target_id = int(logits.argmax()) if target is None else target
     logit, cap = float(logits[target_id]), soft_cap(model)
-    if linearisation == _COMPLETE:
-        parts, account = _complete_parts(model, tokens, embedded, target_id, logit)
-    else:
-        parts, account = _gradient_parts(model, tokens, embedded, target_id, linearisation)
+    output = Output.of(model, target_id)
+    output.check(model, logits, start.y)
+    options = JacobianOptions([linearisation], [0], "exact", COTANGENTS, None, 0, output)
+    run = LinearisationRun(model, start, linearisation, options)
+    make = _complete_parts if linearisation == _COMPLETE else _gradient_parts
+    parts, account = make(run, target_id, logit)
     return parts, {"logit": target_id, "logit_value": logit, "soft_cap": cap, **account}
 
 
 def _complete_parts(
-    model: TransformerBridge, tokens: Prompt, embedded: Float[Tensor, "pos d_model"], target_id: int, logit: float
+    run: LinearisationRun, target_id: int, logit: float
 ) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
     """Parts of the tokens and of the biases, whose sum and three of which are checked."""
+    model, embedded = run.model, run.start.embedded
     row, constant = output_row(model, target_id, embedded[-1])
-    try:
-        route: Route = Linearised(model, tokens.ids, _COMPLETE)
-    except InputError:  # a model or an edit that the formulas do not know
-        route = AutogradRoute(model, embedded, freeze=freezing(model, _COMPLETE), rows=1)
-    of_tokens = (route.pull(row[None])[0].double() * embedded.double()).sum(-1)
+    with run.linearised(run.planned()[1]) as linear:
+        of_tokens = (linear.pull(row[None])[0].double() * embedded.double()).sum(-1)
     # The token with the largest part, the first, and the middle one.
     checked_positions = list(dict.fromkeys([int(of_tokens.abs().argmax()), 0, len(of_tokens) // 2]))
     total_output, bias, *without = (
@@ -163,30 +161,21 @@ def _complete_parts(
     for place, without_token in zip(checked_positions, without, strict=True):
         off = abs(total_output - without_token - float(parts[place])) / size
         require_adds_up(off, within, f"the part of token {place}", "what the held network's logit loses without it")
-    return parts, {"adds_up_within": error, "route": "analytic" if isinstance(route, Linearised) else "autograd"}
+    return parts, {"adds_up_within": error}
 
 
 def _gradient_parts(
-    model: TransformerBridge,
-    tokens: Prompt,
-    embedded: Float[Tensor, "pos d_model"],
-    target_id: int,
-    linearisation: str,
+    run: LinearisationRun, target_id: int, logit: float
 ) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
-    """Parts of the tokens, their gradient certified, and the remainder to the logit."""
-    output = Output.of(model, target_id)
-    output.check(model, tokens)
-    options = JacobianOptions([linearisation], [0], "exact", COTANGENTS, None, 0, output.row)
-    run = LinearisationRun(model, Start.of(model, tokens.ids), linearisation, options)
-    gradient, account = run.logit_gradient()
-    parts = (gradient.double() * embedded.double()).sum(-1).cpu()
-    _, constant = output_row(model, target_id, embedded[-1])
-    (y,) = held_last_tokens(model, embedded, embedded[None], "full")
-    logit = float(output.row.double() @ y.double()) + constant
+    """Parts of the tokens, their gradient certified, and the remainder to the logit before its soft-cap."""
+    start = run.start
+    gradient, account = run.gradient()
+    parts = (gradient.double() * start.embedded.double()).sum(-1).cpu()
+    row, constant = output_row(run.model, target_id, start.y)
+    logit = float(row.double() @ start.y.double()) + constant
     remainder = logit - float(parts.sum())
     error = abs(remainder) / (float(parts.abs().sum()) + abs(logit))
-    checks = {name: account[name] for name in ("route", "certificate", "experts") if name in account}
-    return torch.cat([parts, torch.tensor([remainder], dtype=torch.float64)]), {"adds_up_within": error, **checks}
+    return torch.cat([parts, torch.tensor([remainder], dtype=torch.float64)]), {"adds_up_within": error, **account}
 
 
 def _detached_outputs(

@@ -3,7 +3,7 @@
     (y_n(v + h t) - y_n(v - h t)) / 2h  =  sum_i J_i t_i + O(h^2)
 
 for one random direction t_i of every token, all moved at once, with patterns and norm scales imposed where the linearisation
-holds them. No derivative is taken, so that an error in the formulas, in autograd or in a hook's gradient cannot hide.
+holds them. No derivative is taken, so that an error in autograd, in a backward formula or in a hook's gradient cannot hide.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ import hooks
 from hooks.register import Order, attached
 from hooks.sites import points
 from ostools.ground.errors import InputError
-from ostools.measure.jacobian.routes import FROZEN_PARTS
+from ostools.measure.jacobian.linearise import FROZEN_PARTS, BasePoint
 from ostools.measure.passes.contexts import no_logits, run_from
 
 # t -> J_i t_i of every token i.
 Parts = Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_out"]]
 
-# Steps relative to |v_i|: the one whose truncation and rounding are smallest together is taken. Sharp attention needs small
-# ones. Two of them are tried alone at first: trained models need no more.
+# The step, relative to |v_i|, that is tried alone at first: trained models need no other. Its truncation grows with h^2 and its
+# rounding with 1 / h; both are below 1e-3 of the sum there on the real models that were measured.
+_FIRST_STEP = {torch.float32: 1e-2, torch.float64: 1e-4}
+# Where it does not decide, the one of these whose truncation and rounding are smallest together is taken. Sharp attention needs
+# small ones.
 _STEPS = {torch.float32: (3e-2, 1e-2, 3e-3, 1e-3, 3e-4), torch.float64: (1e-3, 1e-4, 1e-5)}
-_FIRST_STEPS = {torch.float32: (3e-2, 1e-2), torch.float64: (1e-4, 1e-5)}
-# An error bar, relative to sum_i J_i t_i, that two steps have to leave; and one with which a difference says something at all.
+# An error bar, relative to the size of the sum, with which the first step decides; and one with which a difference says
+# something.
 _SHARP, _INFORMATIVE = 1e-2, 0.1
 # A token that moves y_n more than half of the others do is moved less, at least by this share: each has its say in the sum.
 _LEAST_SHARE = 3e-2
@@ -45,82 +48,92 @@ _UNSEEN = 15.95
 # Scores of one pass over moved prompts: a long prompt goes through alone.
 _SQUARES = 1 << 21
 _SEED = 0
-# Running from embeddings may round otherwise than running from tokens; freezing changes no value at all.
-FROM_EMBEDDINGS = {torch.float32: 2e-5, torch.float64: 1e-10}
-FROZEN = {torch.float32: 1e-6, torch.float64: 1e-12}
+# Running from embeddings may round otherwise than running from tokens; freezing changes no value.
+_SAME_LOGITS = {torch.float32: 2e-5, torch.float64: 1e-10}
 ADDS_UP = {torch.float32: 1e-5, torch.float64: 1e-12}
 """What the parts of a linear network may be off y_n, relative to the sizes of what is added."""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """`error`: |finite difference - sum_i J_i t_i| / |sum_i J_i t_i|, where it is `informative`; else None.
+    """`error`: |finite difference - sum_i J_i t_i| / sqrt(sum_i |J_i t_i|^2). `passes`: moved prompts that went through.
 
     `within`: with 95% confidence over the random direction the Jacobians of all tokens together, each at the size of its step,
-    are within this share of the true ones' size (Frobenius norm); the error bar of the difference is in it. None where `error`
-    is. A difference Delta J shows in one direction as |Delta J t|, whose square has the mean ||Delta J||_F^2. It is below
-    1 / `_UNSEEN`^2 of that mean in 5% of cases at most: where Delta J has rank one, a chi-squared of one degree of freedom.
-
-    A difference says something where rounding and truncation leave an error bar below a tenth of the sum; in float32, in a
-    network at the edge of a step, it may not. `passes`: moved prompts that went through the network.
+    are within this share of the true ones' size (Frobenius norm); the error bar of the difference is in it. A difference
+    Delta J shows in one direction as |Delta J t|, whose square has the mean ||Delta J||_F^2. It is below 1 / `_UNSEEN`^2 of
+    that mean in 5% of cases at most: where Delta J has rank one, a chi-squared of one degree of freedom.
     """
 
-    error: float | None
-    informative: bool
+    error: float
+    within: float
     passes: int
-    within: float | None = None
 
 
 def certify(
     model: TransformerBridge,
     embedded: Float[Tensor, "pos d_model"],
     linearisation: str,
+    base: BasePoint,
     parts: Parts,
-    layer: int = 0,
     outputs: Float[Tensor, "out d_model"] | None = None,
 ) -> Certificate:
-    """Compare sum_i J_i t_i, J_i = d y_n / d v_i^(layer), with finite differences; `InputError` where they differ.
+    """Compare sum_i J_i t_i at `base` with finite differences; `InputError` where they differ.
 
-    With `outputs` = W the parts are W J_i t_i, and the differences are of W y_n.
-    Cost: 4 forward passes from that layer on, in one batch, and one where the linearisation holds something; 6 more (2 in
+    `parts`: t -> J_i t_i; with `outputs` = W t -> W J_i t_i, and the differences are of W y_n. Raises `InputError` too where
+    rounding and truncation leave an error bar above a tenth of the sum, so that a difference says nothing.
+    Cost: 2 forward passes from that layer on, in one batch, and one where the linearisation holds something; 8 more (4 in
     float64) where these do not decide.
     """
-    generator = torch.Generator().manual_seed(_SEED)
-    stream = stream_of(model, embedded, layer)
-    gaussian = torch.randn(stream.shape, generator=generator, dtype=torch.float64).to(stream)
-    field = gaussian * (stream.norm(dim=-1, keepdim=True) / gaussian.norm(dim=-1, keepdim=True))
-    field = field * _evened(parts(field))[:, None].to(field)
+    layer, stream, y = base.layer, base.stream, base.y.double()
+    field = _field(stream, parts)
     token_parts = parts(field).double()
-    expected, spread = token_parts.sum(0), float(token_parts.norm())
-    size, agrees = float(expected.norm()), False
-    difference, bar, error, rounding = expected, 0.0, 0.0, 0.0
+    # Over random directions |sum_i J_i t_i|^2 is sum_i |J_i t_i|^2 in the mean; the sum of a logit's, one number, may be small
+    # by chance.
+    expected, size, dtype = token_parts.sum(0), float(token_parts.norm()), stream.dtype
     # Size of W over that of y_n: a sum like w^T y may be far smaller than what is added; its rounding is not.
     gain = 1.0 if outputs is None else float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
     slopes: dict[float, Float[Tensor, " d_out"]] = {}
-    for steps in (_FIRST_STEPS[stream.dtype], _STEPS[stream.dtype]):
-        new_steps = [step for step in steps if step not in slopes]
-        perturbed = torch.cat([torch.stack([stream + step * field, stream - step * field]) for step in new_steps])
-        perturbed_y = held_last_tokens(model, embedded, perturbed, linearisation, layer).double()
-        rounding = max(rounding, ROUNDING[stream.dtype] * float(perturbed_y.norm(dim=-1).max()) * gain)
-        perturbed_y = perturbed_y if outputs is None else perturbed_y @ outputs.double().T
-        pairs = zip(new_steps, perturbed_y[0::2], perturbed_y[1::2], strict=True)
-        slopes |= {step: (up - down) / (2 * step) for step, up, down in pairs}
-        difference, bar = _difference({step: slopes[step] for step in steps}, rounding)
+
+    def move(steps: list[float]) -> tuple[float, float]:
+        """Add the slopes of these steps; the curvature of the last one, and the rounding of what is subtracted."""
+        moved = torch.cat([torch.stack([stream + step * field, stream - step * field]) for step in steps])
+        moved_y = held_last_tokens(model, embedded, moved, linearisation, layer).double()
+        rounding = ROUNDING[dtype] * float(moved_y.norm(dim=-1).max()) * gain
+        at, moved_y = (y, moved_y) if outputs is None else (y @ outputs.double().T, moved_y @ outputs.double().T)
+        for step, up, down in zip(steps, moved_y[0::2], moved_y[1::2], strict=True):
+            slopes[step] = (up - down) / (2 * step)
+        return float((moved_y[-2] + moved_y[-1] - 2 * at).norm()) / (2 * steps[-1]), rounding
+
+    first = _FIRST_STEP[dtype]
+    curvature, rounding = move([first])
+    # The terms of odd and even order are taken to fall alike: what the h^2 term is off is the square of what the h term is.
+    difference, bar = slopes[first], curvature**2 / max(size, 1e-300) + rounding / first
+    error = float((difference - expected).norm())
+    if not (bar < _SHARP * size and error <= bar + _TOLERANCE[dtype] * size):
+        _, rounding = move([step for step in _STEPS[dtype] if step != first])
+        difference, bar = _difference({step: slopes[step] for step in _STEPS[dtype]}, rounding)
         error = float((difference - expected).norm())
-        agrees = error <= 4 * bar + _TOLERANCE[embedded.dtype] * size
-        if agrees and bar < _SHARP * size:
-            break
-    if not agrees:
+    if not error <= 4 * bar + _TOLERANCE[dtype] * size:
         what = "y_n" if outputs is None else "W y_n"
         raise InputError(
             f"the {linearisation} Jacobian failed its check: moving every token by a small random step moves {what} by "
-            f"{float(difference.norm()):.4g} a unit, J says {size:.4g}, and they differ by {error:.2g} (error bar "
-            f"{bar:.2g}); its norms are not to be trusted"
+            f"{float(difference.norm()):.4g} a unit, J says {float(expected.norm()):.4g}, and they differ by {error:.2g} "
+            f"(error bar {bar:.2g}); its norms are not to be trusted"
         )
-    informative, passes = bar < _INFORMATIVE * size, 2 * len(slopes)
-    if not informative:
-        return Certificate(None, False, passes)
-    return Certificate(error / size, True, passes, _UNSEEN * (error + bar) / spread)
+    if not bar < _INFORMATIVE * size:
+        raise InputError(
+            f"the {linearisation} Jacobian cannot be checked: the network is too steep here for finite differences in "
+            f"{str(dtype).removeprefix('torch.')} (error bar {bar / size if size else 1:.0%}): load the model with "
+            "dtype='float64'"
+        )
+    return Certificate(error / size, _UNSEEN * (error + bar) / size, 2 * len(slopes))
+
+
+def _field(stream: Float[Tensor, "pos d_model"], parts: Parts) -> Float[Tensor, "pos d_model"]:
+    """One random direction a token, of the size of its v_i; shorter where its part would outweigh the others."""
+    gaussian = torch.randn(stream.shape, generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64).to(stream)
+    field = gaussian * (stream.norm(dim=-1, keepdim=True) / gaussian.norm(dim=-1, keepdim=True))
+    return field * _evened(parts(field))[:, None].to(field)
 
 
 def _evened(parts: Float[Tensor, "pos d_out"]) -> Float[Tensor, " pos"]:
@@ -149,25 +162,20 @@ def certify_sum(
     model: TransformerBridge,
     embedded: Float[Tensor, "pos d_model"],
     linearisation: str,
-    layer: int,
+    base: BasePoint,
     parts: Parts,
     outputs: Float[Tensor, "out d_model"] | None = None,
 ) -> float:
     """sum_i J_i v_i + bias terms = y_n, for a linearisation that holds all parts; the error, relative to what is added.
 
-    With `outputs` = W of W y_n. The bias terms are what the network, held at this prompt, makes of v = 0: by no formula. y_n is
-    the plain network's. Raises `InputError` where they do not add up within the rounding of the dtype. Cost: 4 forward
-    passes.
+    With `outputs` = W of W y_n. The bias terms are what the network, held at this prompt, makes of v = 0. Raises `InputError`
+    where they do not add up within the rounding of the dtype. Cost: 2 forward passes.
     """
-    stream = stream_of(model, embedded, layer)
-    zeros = torch.zeros_like(embedded)[None]
-    bias = held_last_tokens(model, embedded, zeros, linearisation, layer)[0].double()
-    with torch.no_grad(), hooks.capture(model, "final_norm") as record:
-        run_from(model, embedded[None], logits_to_keep=no_logits(model))
-    y = record["final_norm"][0, -1].double()
+    bias = held_last_tokens(model, embedded, torch.zeros_like(embedded)[None], linearisation, base.layer)[0].double()
+    y = base.y.double()
     if outputs is not None:
         bias, y = outputs.double() @ bias, outputs.double() @ y
-    total = parts(stream).double().sum(0)
+    total = parts(base.stream).double().sum(0)
     error = float((total + bias - y).norm() / (total.norm() + bias.norm() + y.norm()))
     require_adds_up(error, ADDS_UP[embedded.dtype], "sum_i J_i v_i + bias terms", "y_n")
     return error
@@ -181,18 +189,6 @@ def require_adds_up(error: float, within: float, parts: str, total: str) -> None
             f"expected {within:g} at most. Either an edit is active that the held network does not repeat, or rounding in "
             "float32 is too large: leave the edit's block, or load the model with dtype='float64'"
         )
-
-
-def stream_of(
-    model: TransformerBridge, embedded: Float[Tensor, "pos d_model"], layer: int
-) -> Float[Tensor, "pos d_model"]:
-    """v^(layer) of the prompt, as edited."""
-    if layer == 0:
-        return embedded
-    name, block = _place(model, layer)
-    with torch.no_grad(), hooks.capture(model, name, layers=[block]) as record:
-        run_from(model, embedded[None], logits_to_keep=no_logits(model))
-    return record[name][block][0]
 
 
 def _place(model: TransformerBridge, layer: int) -> tuple[str, int]:
@@ -234,16 +230,14 @@ def held_last_tokens(
 
 
 def require_same_logits(
-    plain: Float[Tensor, "1 d_vocab"],
-    logits: Float[Tensor, "1 d_vocab"],
-    what: str,
-    rounding: Mapping[torch.dtype, float],
+    plain: Float[Tensor, "1 d_vocab"], logits: Float[Tensor, "1 d_vocab"], linearisation: str
 ) -> None:
-    """Refuse, with `InputError`, a pass whose logits are not those of the plain one."""
+    """Refuse, with `InputError`, a pass from v^(0), with what is held, whose logits are not those of the plain one."""
     if not bool(torch.isfinite(plain).all()):
         raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
     difference = float((plain - logits).abs().amax() / plain.abs().amax())
-    if not difference <= rounding[plain.dtype]:
+    if not difference <= _SAME_LOGITS[plain.dtype]:
         raise InputError(
-            f"{what} changed the logits by {difference:.2g} of their size; its Jacobian would mean nothing"
+            f"the {linearisation} forward pass changed the logits by {difference:.2g} of their size; its Jacobian would "
+            "mean nothing"
         )

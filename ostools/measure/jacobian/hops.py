@@ -4,13 +4,14 @@
 
 A path makes a hop in a block where it changes position. With the off-diagonal part of every block times a marker x the
 product is a polynomial in x. Its coefficient of x^h is the part J_i^(h) of exactly h hops. The parts add up to J_i as matrices.
-They are carried through the same backward pass, one track each, so nothing is left out and nothing is counted twice.
+They are carried back block by block, one track each: a block's whole gradient minus that of each position's own is its hop.
 
 Cost: `most` + 2 tracks for every cotangent, each one row of a sketch.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -19,12 +20,17 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+import hooks
+from hooks.register import Order, attached, with_input
+from hooks.sites import points
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
-from ostools.ground.progress import Progress
+from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
+from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
+from ostools.measure.jacobian.linearise import BlockGraph, Cotangents, Linearised, differentiated, vjp
 from ostools.measure.jacobian.memory import sensitivity_memory
-from ostools.measure.jacobian.routes import ROWS, AutogradRoute, Linearised, differentiated, freezing
+from ostools.measure.jacobian.norms import token_products
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import strips_where_long
@@ -38,8 +44,10 @@ from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
 MORE, ALL = "more", "all"
 """Names of the parts of more than `most` hops, and of all paths."""
 _LEVEL = 0.05
-_AGREES = {torch.float64: 1e-9, torch.float32: 1e-3}
-"""Relative difference from autograd's row that rounding may make."""
+_ROWS = 128
+"""Rows of all tracks that go back through a block together."""
+_MIXES = {torch.float64: 1e-12, torch.float32: 1e-5}
+"""What pattern times value may be off a head's output, of its size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +113,9 @@ def hops(
             runs under its hooks. It has to change the prompt or a logit, or it is refused.
         progress: called as progress(done, total).
 
-    Patterns and norm scales are held. A random row of the sum of the parts is held against autograd on every run. Raises
-    `InputError` for a model or an edit that the formulas of a block do not describe, and for settings that cannot be used.
+    Patterns and norm scales are held. The sum of the parts is held against finite differences on every run. Raises
+    `InputError` for an edit that acts between patterns and heads, and for settings that cannot be used; `HookError` for a
+    model whose patterns or values are not known.
     Cost: `most` + 2 rows of a sketch for each cotangent.
     """
     mitigated = MitigatedPrompts.of("hops", model, [prompt], mitigation)
@@ -117,12 +126,18 @@ def hops(
     tokens = mitigated.prompt
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()))
     with differentiated(model, mitigated) as work, strips_where_long(work, len(tokens.ids)):
-        linear = Linearised(work, tokens.ids, "frozen")
+        start = Start.of(work, tokens.ids)
+        options = JacobianOptions(["frozen"], [0], "sketch", cotangents, None, seed)
+        run = LinearisationRun(work, start, "frozen", options)
         generator = torch.Generator().manual_seed(seed)
-        directions = orthonormal_rows(cotangents, int(work.cfg.d_model), generator).to(linear.norm.factor)
-        tracks = linear.pull_by_hops(directions, most, progress)
-        error = _against_autograd(work, tokens, directions[:1], tracks[-1, :1])
-    settings = {"most": most, "cotangents": cotangents, "seed": seed, "against_autograd": error}
+        directions = orthonormal_rows(cotangents, int(work.cfg.d_model), generator).to(start.embedded)
+        with run.linearised(replace(run.planned()[1], whole=False)) as linear:
+            tracks = _tracks(work, linear, directions, most, progress)
+            base = linear.base
+        jacobian_rows = tracks[-1].transpose(0, 1)
+        frobenius = jacobian_rows.double().norm(dim=(1, 2))
+        account = run.checked(base, frobenius, token_products(jacobian_rows), directions)
+    settings = {"most": most, "cotangents": cotangents, "seed": seed, **account}
     settings |= {**mitigated.provenance_entry, **tokens.provenance}
     return Hops(_table(tokens, tracks), replace(provenance, parameters=settings))
 
@@ -132,25 +147,62 @@ def hops_memory(model: Unloaded, pos: int, *, most: int = 3, cotangents: int = 1
     shape = model.shape
     track = cotangents * pos * shape.d_model
     widths = 8 * shape.d_model + 2 * shape.d_mlp + 4 * shape.n_heads * shape.d_head
-    products = max(ROWS, most + 2) * pos * widths * shape.element
+    products = max(_ROWS, most + 2) * pos * widths * shape.element
     tracks = (most + 2) * track * shape.element + products + 6 * track * 8
-    return tracks + sensitivity_memory(model, pos, linearisations="frozen", method="sketch")
+    return tracks + sensitivity_memory(model, pos, method="sketch")
 
 
-def _against_autograd(
-    model: TransformerBridge,
-    tokens: Prompt,
-    cotangent: Float[Tensor, "1 d_model"],
-    row: Float[Tensor, "1 pos d_model"],
-) -> float:
-    """Relative difference of one row of the sum from the row that autograd gives; refused where it is more than rounding."""
-    with torch.no_grad():
-        embedded = model.input_to_embed(tokens.ids[None].to(cotangent.device))[0][0].detach()
-    oracle = AutogradRoute(model, embedded, freeze=freezing(model, "frozen"), rows=1).pull(cotangent)
-    error = float((row - oracle).norm() / oracle.norm())
-    if not error <= _AGREES[oracle.dtype]:
-        raise InputError(f"hops: the sum of the parts differs from autograd's derivative by {error:.2g} of its size")
-    return error
+def _tracks(
+    model: TransformerBridge, linear: Linearised, cotangents: Cotangents, most: int, progress: Progress | None
+) -> Float[Tensor, "track row pos d_model"]:
+    """Split w^T d y_n / d v_i by the blocks in which a path changes position: tracks of 0, 1, ..., `most` hops, and of all.
+
+    What a block moves to another position is one hop: it goes on in the next track. What stays goes on in the same one.
+    """
+    tracks = cotangents.new_zeros(most + 2, len(cotangents), linear.pos, cotangents.shape[-1])
+    tracks[0] = tracks[-1] = linear.top(cotangents)
+    for layer in reversed(range(linear.n_layers)):
+        moving, staying = _both_graphs(model, linear, layer)
+        for part in tracks.split(max(1, _ROWS // (most + 2)), dim=1):
+            rows = part.flatten(0, 1)[:, None]
+            all_paths, stays = (vjp(graph.out, [graph.entry], rows)[0].view(part.shape) for graph in (moving, staying))
+            hop = all_paths - stays
+            part[0], part[-1] = stays[0], all_paths[-1]
+            part[1:-1] = stays[1:-1] + hop[:-2]
+        tell(progress, linear.n_layers - layer, linear.n_layers)
+    return tracks
+
+
+def _both_graphs(model: TransformerBridge, linear: Linearised, layer: int) -> tuple[BlockGraph, BlockGraph]:
+    """The block as it is, and with a gradient that no head lets through to another position than the query's own."""
+    strips = hooks.active_strips(model)
+    names = ("value", "z") if strips else ("value", "z", "pattern")
+    noting = strips.noting(layer) if strips else nullcontext([])
+    with hooks.capture(model, *names, layers=[layer]) as record, noting as calls:
+        moving = linear.block(layer)
+    value, z = (record[name][layer][0].transpose(0, 1) for name in ("value", "z"))
+    value = value.repeat_interleave(len(z) // len(value), dim=0)
+    size = strips.size if strips else linear.pos
+    own_weights, mixed = [], []
+    for start in range(0, linear.pos, size):
+        pattern = calls[0].strip(start, min(start + size, linear.pos))[1] if strips else record["pattern"][layer]
+        own_weights.append(pattern[0].diagonal(start, dim1=-2, dim2=-1))
+        mixed.append(pattern[0] @ value[:, : pattern.shape[-1]])
+    off = float((torch.cat(mixed, dim=1) - z).abs().max() / z.abs().max())
+    if not off <= _MIXES[z.dtype]:
+        raise InputError(
+            f"hops: the heads of block {layer} are not their patterns times their values, but {off:.2g} off: an edit is "
+            "active that acts between the two, or the attention is of another kind; leave the edit's block"
+        )
+    own = torch.cat(own_weights, dim=-1).T[None, :, :, None]
+
+    def own_alone(value: Tensor, z: Tensor) -> Tensor:
+        moved = (value - value.detach()).repeat_interleave(z.shape[-2] // value.shape[-2], dim=-2)
+        return z.detach() + own * moved
+
+    value_at, z_at = (points(model, name, [layer])[layer] for name in ("value", "z"))
+    with attached(with_input(value_at, z_at, own_alone, Order.FREEZE, reads=Order.FREEZE), kind="freeze"):
+        return moving, linear.block(layer)
 
 
 def _table(tokens: Prompt, tracks: Float[Tensor, "track row pos d_model"]) -> pd.DataFrame:

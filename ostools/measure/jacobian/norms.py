@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ostools.ground.progress import Progress
-from ostools.measure.jacobian.routes import Cotangents, Route
+from ostools.measure.jacobian.linearise import Cotangents, Tangents
 from ostools.theory.path_sum import chunks
 from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
 
@@ -26,19 +26,28 @@ NORM_BUDGET = 1 << 26
 Jacobians = Float[Tensor, "place d_out d_model"]
 
 
+@runtime_checkable
+class LinearMap(Protocol):
+    """What gives rows of Jacobians: a `Linearised`."""
+
+    def pull(self, cotangents: Cotangents, progress: Progress | None = None) -> Tangents:
+        """g^T J_i for every row g and place i."""
+        ...
+
+
 def exact_jacobians(
-    route: Route,
+    linear: LinearMap,
     like: Float[Tensor, "... d_model"],
     progress: Progress | None = None,
     logit: Float[Tensor, " d_model"] | None = None,
 ) -> Jacobians:
-    """J at every place of the route; row k of J is the gradient of component k of y_n. With `logit` w^T J alone, one row.
+    """J at every place; row k of J is the gradient of component k of y_n. With `logit` w^T J alone, one row.
 
     In the dtype and on the device of `like`.
     """
     d_model = like.shape[-1]
     cotangents = torch.eye(d_model, dtype=like.dtype, device=like.device) if logit is None else logit.to(like)[None]
-    return route.pull(cotangents, progress).transpose(0, 1)
+    return linear.pull(cotangents, progress).transpose(0, 1)
 
 
 def exact_norms(
@@ -98,9 +107,9 @@ _WORTH = 256
 
 
 class MethodChoice(NamedTuple):
-    """Method that `method="auto"` takes, and the reason in words."""
+    """A method, and why it is taken, in words."""
 
-    method: Literal["exact", "sketch"]
+    method: str
     reason: str
 
 
@@ -126,7 +135,7 @@ def most_rows(d_model: int, method: str, cotangents: int = COTANGENTS) -> int:
 
 @dataclass(frozen=True)
 class SketchedNorms:
-    """Norms of every J_i, float64 on the CPU, one a place of the route; the first orthonormal `cotangents` q, and their
+    """Norms of every J_i, float64 on the CPU, one a place; the first orthonormal `cotangents` q, and their
     `rows` q^T J_i, which the checks read.
 
     `frobenius`: its square is unbiased. [`frobenius_lower`, `frobenius_upper`] holds ||J_i||_F with the confidence asked for,
@@ -146,7 +155,7 @@ class SketchedNorms:
 
 
 def sketched(
-    route: Route,
+    linear: LinearMap,
     like: Float[Tensor, "... d_model"],
     generator: torch.Generator,
     *,
@@ -154,7 +163,7 @@ def sketched(
     relative_error: float = RELATIVE_ERROR,
     confidence: float = CONFIDENCE,
 ) -> SketchedNorms:
-    """||J_i||_F of every Jacobian that the route knows, from rows q^T J_i of random orthonormal q, the same for all tokens.
+    """||J_i||_F of every Jacobian, from rows q^T J_i of random orthonormal q, the same for all tokens.
 
     After `cotangents` rows; None: after as many as every interval's half-width takes to be `relative_error` of its estimate or
     less, or after all d_model rows, and the norms are exact. The rows are then doubled: 16, 32, 64, ... Looking again must not
@@ -165,12 +174,12 @@ def sketched(
     count = min(d_model, _FIRST if cotangents is None else cotangents)
     remaining_risk = 1.0 - confidence
     used_rows = [orthonormal_rows(min(count, BATCH), d_model, generator)]
-    rows = route.pull(used_rows[0].to(like))
+    rows = linear.pull(used_rows[0].to(like))
     sketch = Sketch.of(rows)
     while True:
         while sketch.rows < count:
             used_rows.append(orthonormal_rows(min(count - sketch.rows, BATCH), d_model, generator, used_rows))
-            sketch += Sketch.of(route.pull(used_rows[-1].to(like)))
+            sketch += Sketch.of(linear.pull(used_rows[-1].to(like)))
         is_last = cotangents is not None or sketch.rows == d_model
         level = remaining_risk if is_last else remaining_risk / 2
         square = sketch.trace_interval(level)

@@ -5,7 +5,7 @@ that Theorem 5.1 bounds) and its Frobenius norm, exact or estimated. Cost: `norm
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -27,9 +27,9 @@ from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.jacobian import norms as jacobian_norms
 from ostools.measure.jacobian.linearisation_run import METHODS, NORMS, JacobianOptions, MeasuredNorms, measured
+from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS, LINEARISATIONS, Linearised, differentiated
 from ostools.measure.jacobian.memory import require_exact_logit
 from ostools.measure.jacobian.norms import COTANGENTS
-from ostools.measure.jacobian.routes import DEFAULT_LINEARISATIONS, LINEARISATIONS, AutogradRoute, differentiated
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.output import Output, up_to_position
@@ -51,8 +51,8 @@ from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
 
-# Prompts carried side by side through one backward pass: each has its own cotangent. CPUs like small blocks.
-_ROWS = {"cpu": 4, "cuda": 32, "mps": 16}
+_ROWS = 16
+"""Cotangents that go back together where nobody planned the memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +199,7 @@ def _of_each(
 ) -> list[Sensitivity]:
     """The sensitivity of every prompt as mitigated, in their order. `questions`: what of them are questions of a task."""
     # Before anything runs: a model that cannot be trusted is refused here, and the weights are noted as they are read.
-    about: dict[str, Any] = {name: value for name, value in vars(options).items() if name not in ("names", "logit")}
+    about: dict[str, Any] = {name: value for name, value in vars(options).items() if name not in ("names", "output")}
     about |= {"linearisations": options.names, **mitigated.provenance_entry, **block_notes(model)}
     provenance = Provenance.collect(model, **about)
     prompts, results = mitigated.prompts, []
@@ -208,8 +208,9 @@ def _of_each(
             up_to_position(work, tokens, position) if isinstance(position, int) else tokens for tokens in prompts
         ]
         if logit is not None:
-            output = _output(work, logit, options, read_prompts)
-            options = replace(options, logit=output.row)
+            require_exact_logit(logit, options.method, options.names)
+            output = Output.of(work, logit)
+            options = replace(options, output=output)
             provenance = _with(provenance, logit=output.tokens, logit_ids=output.ids, logit_norm=output.norm)
         for index, (tokens, read) in enumerate(zip(prompts, read_prompts, strict=True)):
             with prompt_named(prompts, index):
@@ -230,20 +231,6 @@ def _with(provenance: Provenance, **parameters: Any) -> Provenance:
     return replace(provenance, parameters={**provenance.parameters, **parameters})
 
 
-def _output(
-    model: TransformerBridge,
-    logit: str | int | Sequence[str | int],
-    options: JacobianOptions,
-    prompts: Sequence[Prompt],
-) -> Output:
-    """Output row of the logit, checked on every prompt. Refuses what is not measured of a logit."""
-    require_exact_logit(logit, options.method, options.names)
-    output = Output.of(model, logit)
-    for prompt in prompts:
-        output.check(model, prompt)
-    return output
-
-
 @measurement()
 def jacobian(
     model: TransformerBridge,
@@ -254,10 +241,8 @@ def jacobian(
 ) -> Float[Tensor, "pos d_out d_model"]:
     """J_i = d y_n / d v_i^(0) for every position i, by autograd. Row k of J_i is the gradient of component k of y_n.
 
-    This is the generic route, against which the faster one is tested. It makes one graph over `rows` copies of the prompt, and
-    walks it backwards d_model / rows times. Copy b carries the cotangent e_{k+b}, so a pass gives `rows` rows of every J_i.
-    `freeze` is entered for the forward pass only. The arithmetic is the model's own dtype. 16 bits are refused: the result
-    would be off by percents.
+    One pass over the prompt, whose graph is walked backwards by d_model cotangents, some together. `freeze` is entered for the
+    forward pass only. The arithmetic is the model's own dtype. 16 bits are refused: the result would be off by percents.
     """
     if not isinstance(embedded, Tensor) or embedded.ndim != 2:
         raise InputError(
@@ -266,10 +251,9 @@ def jacobian(
         )
     if embedded.dtype not in (torch.float32, torch.float64):
         raise InputError(f"jacobian: expected float32 or float64, found {embedded.dtype}; cast a copy of the model")
-    d_model = embedded.shape[-1]
-    rows = min(_ROWS.get(embedded.device.type, 4), d_model)
-    route = AutogradRoute(model, embedded, freeze=freeze, rows=rows)
-    return jacobian_norms.exact_jacobians(route, embedded, progress)
+    with freeze or nullcontext():
+        linear = Linearised(model, embedded, chunk=_ROWS)
+    return jacobian_norms.exact_jacobians(linear, embedded, progress)
 
 
 def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[int]) -> pd.DataFrame:

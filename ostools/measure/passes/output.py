@@ -59,16 +59,14 @@ class Output:
             )
         return cls(ids, tuple(token_text(model.tokenizer, index) for index in ids), row)
 
-    def check(self, model: TransformerBridge, prompt: Prompt) -> None:
-        """w^T y_n + b is the model's own logit before its soft-cap, of each token; else `InputError`. One forward pass."""
-        with torch.no_grad(), hooks.capture(model, "final_norm") as record:
-            logits = model(prompt.ids[None].to(self.row.device), logits_to_keep=1)[0, -1]
-        y, cap = record["final_norm"][0, -1].double(), soft_cap(model)
+    def check(self, model: TransformerBridge, logits: Float[Tensor, " d_vocab"], y: Float[Tensor, " d_model"]) -> None:
+        """w^T y_n + b is the model's own logit before its soft-cap, of each token; else `InputError`."""
+        cap = soft_cap(model)
         for index, token in zip(self.ids, self.tokens, strict=True):
-            row, bias = output_row(model, index, record["final_norm"][0, -1])
-            value = float(row.double() @ y) + bias
+            row, bias = output_row(model, index, y)
+            value = float(row.double() @ y.double()) + bias
             capped = value if cap is None else cap * float(torch.tensor(value / cap, dtype=torch.float64).tanh())
-            size = float(row.double().norm() * y.norm()) + abs(bias)
+            size = float(row.double().norm() * y.double().norm()) + abs(bias)
             error = abs(capped - float(logits[index])) / size if size else float("nan")
             if not error <= _TOLERANCE[self.row.dtype]:
                 raise InputError(

@@ -39,6 +39,8 @@ NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
 _DEFECT = "A certified bound that fails is a defect of this software or of the run: please report it"
 _FEWEST_RANKED = 3
 """An order of fewer tokens says nothing."""
+_WIDE = 0.3
+"""Half-width of an interval, as a share of its norm, from which on it says little of one token."""
 _NAMED = 5
 """Tokens near another choice of experts that a sentence names."""
 # --- sensitivity
@@ -108,19 +110,23 @@ def _expert_findings(profiles: Mapping[str, Frame], result: Sensitivity) -> list
 
 
 def certificate_headline(result: Sensitivity | None) -> Headline | None:
-    """One number for the run: how far its norms are from the true ones, the worst of its linearisations."""
+    """The error of the arithmetic, the worst of the linearisations; and beside it that of sampling, where there is one."""
     parameters: Any = {} if result is None else result.provenance.parameters
-    runs = list(parameters.get("runs", {}).values())
-    shares = [run["certificate"].get("within") for run in runs if "certificate" in run]
-    if not shares or any(share is None for share in shares):
+    certificates = [run["certificate"] for run in parameters.get("runs", {}).values() if "certificate" in run]
+    if result is None or not certificates:
         return None
-    arithmetic = max(shares)
-    sketch = max(run.get("relative_error_reached", 0.0) for run in runs)
-    total = _share((1 + arithmetic) * (1 + sketch) - 1)
-    verdict = f"The norms are within {total} of the true Jacobian norms, at this prompt, in this arithmetic."
-    checked = f"finite differences of the network itself leave {_share(arithmetic)} for all tokens together"
-    widest = f"the widest interval of a token is {_share(sketch)}, " if sketch else ""
-    return Headline(verdict, f"Certificate, each part at 95%: {widest}{checked}.", "sensitivity", "Sensitivity")
+    error, within = (max(certificate[name] for certificate in certificates) for name in ("error", "within"))
+    verdict = f"Arithmetic: the network, moved a little, moves as its derivative says, to {_share(error)}."
+    detail = f"The Jacobians of all tokens together are within {_share(within)} of the true ones (95%)."
+    rows: Frame = result.frame[result.frame["frobenius_upper"] > result.frame["frobenius_lower"]]
+    if len(rows):
+        half = (rows["frobenius_upper"] - rows["frobenius_lower"]) / (2 * rows["frobenius_norm"])
+        detail += (
+            f" Sampling, another error: each norm is estimated from a few random directions, with an interval (95%) of "
+            f"{_share(float(half.median()))} to either side in the median; {int((half > _WIDE).sum())} of {len(rows)} are "
+            f"wider than {_WIDE:.0%}."
+        )
+    return Headline(verdict, detail, "sensitivity", "Sensitivity")
 
 
 def _share(value: float) -> str:

@@ -21,9 +21,9 @@ from ostools.ground.names import METHOD_KINDS, checked_name
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.verdicts import VECTOR
+from ostools.measure.jacobian.linearise import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.norms import choose_method
-from ostools.measure.jacobian.routes import LINEARISATIONS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated_prompts import MitigatedPrompts, acting_bytes, of_the_pass
 from ostools.measure.passes.precisions import checked_precisions
@@ -140,6 +140,5 @@ class Measure:
         if self.name == PAIRS:
             held_bytes, length = collapse_bytes(shape, length + 1, 1, self.dtypes), length + 1
         else:
-            kinds = (self.linearisation,)
-            held_bytes = sensitivity_bytes(shape, length, kinds, method=self.method, max_memory=max_memory)
+            held_bytes = sensitivity_bytes(shape, length, method=self.method, max_memory=max_memory)
         return max(held_bytes, acting_bytes(shape, length, self.mitigation))

@@ -1,4 +1,4 @@
-"""The Jacobian of y_n by two routes that share nothing: autograd through the model's own pass, and the formulas."""
+"""The Jacobian of y_n row by row, and J t by finite differences of a held network, which take no derivative."""
 
 from __future__ import annotations
 
@@ -7,24 +7,31 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.measure import jacobian
-from ostools.measure.jacobian.routes import Linearised, freezing
+from ostools.measure.jacobian.certificate import held_last_tokens
+from ostools.measure.jacobian.linearise import linearised
 from ostools.measure.passes.contexts import true_arithmetic
 
 
-def by_autograd(model: TransformerBridge, ids: Tensor, linearisation: str) -> Float[Tensor, "pos d_out d_model"]:
-    """Row by row, of whole patterns."""
-    with true_arithmetic(model):
-        embedded = model.input_to_embed(ids[None])[0][0]
-        return jacobian(model, embedded, freeze=freezing(model, linearisation))
-
-
-def by_formulas(
-    model: TransformerBridge, ids: Tensor, linearisation: str, chunk: int | None = None
+def by_rows(
+    model: TransformerBridge, ids: Tensor, linearisation: str, *, whole: bool = True
 ) -> Float[Tensor, "pos d_out d_model"]:
-    """All rows pulled through the linearised blocks, `chunk` at a time."""
-    linear = Linearised(model, ids, linearisation, chunk=chunk)
-    return linear.pull(torch.eye(int(model.cfg.d_model), dtype=model.W_E.dtype)).transpose(0, 1)
+    """All rows, seven at a time."""
+    with true_arithmetic(model):
+        embedded = model.input_to_embed(ids[None])[0][0].detach()
+        with linearised(model, embedded, linearisation, chunk=7, whole=whole) as linear:
+            return linear.pull(torch.eye(embedded.shape[-1]).to(embedded)).transpose(0, 1)
+
+
+def by_differences(
+    model: TransformerBridge, ids: Tensor, linearisation: str, direction: Float[Tensor, "pos d_model"]
+) -> Float[Tensor, " d_out"]:
+    """sum_i J_i t_i by central differences, of a step that hardly any kink of a ReLU lies in."""
+    with true_arithmetic(model):
+        embedded = model.input_to_embed(ids[None])[0][0].detach()
+        step = 1e-5 * float(embedded.norm() / direction.norm())
+        moved = torch.stack([embedded + step * direction, embedded - step * direction])
+        up, down = held_last_tokens(model, embedded, moved, linearisation)
+    return (up - down) / (2 * step)
 
 
 def assert_close(found: Tensor, expected: Tensor, tolerance: float) -> None:

@@ -12,7 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 import hooks
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.measure.jacobian.routes import Linearised
+from ostools.measure.jacobian.linearise import Linearised
 from ostools.measure.passes.contexts import run_from, true_arithmetic
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, tiny_model
@@ -76,7 +76,7 @@ def test_wrong_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum that is off, and parts that add up but are given to the wrong tokens."""
     model = tiny_model("llama", seed=3, dtype=torch.float64)
     honest = Linearised.pull
-    monkeypatch.setattr(Linearised, "pull", lambda self, rows: (1 + 1e-9) * honest(self, rows))
+    monkeypatch.setattr(Linearised, "pull", lambda self, rows, *_: (1 + 1e-9) * honest(self, rows))
     with pytest.raises(InputError, match="the sum of the parts differs from the logit by"):
         parts_of(model)
     right = torch.tensor(IDS)

@@ -90,12 +90,11 @@ def test_a_token_at_a_boundary_is_named_and_its_choice_is_held(tmp_path: Path, m
     assert account["within_rounding"] == [account["nearest"]["position"]] == [5]
     assert account["nearest"]["block"] == 0
     assert "Within rounding of another choice of experts: token 5" in " ".join(sensitivity_findings(result))
-    # Finite differences over the boundary are of two networks: without the choice held they say less, or nothing.
+    # Finite differences over the boundary are of two networks: without the choice held they decide nothing.
     monkeypatch.setattr(linearisation_run, "held_choices", lambda *_: nullcontext())
-    live = ost.sensitivity(model, prompt, linearisations=["full"])
-    held, crossing = (each.provenance.parameters["runs"]["full"]["certificate"]["within"] for each in (result, live))
-    assert held < 0.1
-    assert crossing is None or crossing > 10 * held
+    with pytest.raises(ost.InputError, match=r"the full Jacobian (cannot be checked|failed its check)"):
+        ost.sensitivity(model, prompt, linearisations=["full"])
+    assert result.provenance.parameters["runs"]["full"]["certificate"]["within"] < 0.1
 
 
 @pytest.mark.parametrize(

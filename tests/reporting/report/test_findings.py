@@ -132,23 +132,25 @@ def test_an_estimate_is_not_called_measured_and_has_no_operator_norm() -> None:
     assert "operator" not in said
 
 
-def test_a_run_says_its_certificate_once_and_adds_the_widest_interval_of_a_sketch() -> None:
-    def said(*runs: dict[str, Any]) -> str:
+def test_a_run_says_the_error_of_its_arithmetic_and_apart_from_it_that_of_sampling() -> None:
+    def said(*runs: dict[str, Any], upper: tuple[float, float] = (1.0, 2.0)) -> str:
         made = made_sensitivity({"full": [1.0, 2.0]}, ["a", "b"])
+        made = replace(made, frame=made.frame.assign(frobenius_lower=[1.0, 2.0], frobenius_upper=upper))
         parameters = {"runs": {str(index): run for index, run in enumerate(runs)}}
         certified = replace(made, provenance=replace(made.provenance, parameters=parameters))
         headline = findings.certificate_headline(certified)
-        in_section = [one for one in findings.sensitivity_findings(certified) if "true Jacobian" in one]
+        in_section = [one for one in findings.sensitivity_findings(certified) if one.startswith("Arithmetic")]
         assert in_section == ([] if headline is None else [headline.sentence])
         return "".join(in_section)
 
-    exact, better = ({"certificate": {"within": share}} for share in (0.1, 0.002))
-    assert "The norms are within 10% of the true Jacobian norms, at this prompt" in said(exact, better)
-    assert "The norms are within 0.002 of" in said(better)
-    sketch = said(exact | {"relative_error_reached": 0.5})
-    assert "within 65% of" in sketch
-    assert "interval of a token is 50%, finite differences of the network itself leave 10%" in sketch
-    assert said(exact, {"certificate": {"within": None}}) == said() == ""
+    exact, better = ({"certificate": {"error": share / 10, "within": share}} for share in (0.1, 0.002))
+    words = "moves as its derivative says, to {}. The Jacobians of all tokens together are within {} of the true ones (95%)."
+    assert said(exact, better) == f"Arithmetic: the network, moved a little, {words.format('1%', '10%')}"
+    assert words.format("0.0002", "0.002") in said(better)
+    sketch = said(better, upper=(1.2, 3.6))
+    assert words.format("0.0002", "0.002") in sketch
+    assert "(95%) of 25% to either side in the median; 1 of 2 are wider than 30%." in sketch
+    assert said() == ""
 
 
 def layers_said(layers: list[list[float]]) -> str:

@@ -1,0 +1,267 @@
+"""The five linearisations of docs/theory.md 2, and rows g^T J_i of their Jacobians, by autograd, of whatever model runs.
+
+    J_i^(l) = d y_n / d v_i^(l)
+
+One pass over the prompt starts at v^(0), with what the linearisation holds constant held by hooks (`hooks.frozen`). Its graph
+gives every v^(l). A batch of cotangents goes back through it together: the prompt is there once, whatever the number of rows.
+Of a long prompt the pass keeps no graph. Each block runs again when the rows have come back to it: one block's graph at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+from transformers.cache_utils import Cache
+
+import hooks
+from hooks.register import before_modules
+from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
+from ostools.ground.progress import Progress, tell
+from ostools.measure.mitigated_prompts import MitigatedPrompts
+from ostools.measure.passes.contexts import full_precision, run_from, true_arithmetic
+
+
+@dataclass(frozen=True)
+class FrozenParts:
+    """Whether attention patterns, norm scales and the activations of MLPs are constants of the derivative."""
+
+    attention: bool
+    norms: bool
+    activations: bool = False
+
+    @property
+    def any(self) -> bool:
+        return self.attention or self.norms or self.activations
+
+    @property
+    def all(self) -> bool:
+        """The network is then linear in its embeddings, but for its biases."""
+        return self.attention and self.norms and self.activations
+
+
+FROZEN_PARTS: Mapping[str, FrozenParts] = {
+    "full": FrozenParts(attention=False, norms=False),
+    "frozen": FrozenParts(attention=True, norms=True),
+    "frozen-attention": FrozenParts(attention=True, norms=False),
+    "frozen-norm": FrozenParts(attention=False, norms=True),
+    "detached": FrozenParts(attention=True, norms=True, activations=True),
+}
+LINEARISATIONS = tuple(FROZEN_PARTS)
+DEFAULT_LINEARISATIONS = ("full", "frozen")
+"""What is measured of a model whose blocks are known inside, where nothing is asked for."""
+
+
+def freezing(model: TransformerBridge, linearisation: str) -> AbstractContextManager[None]:
+    """The context in which a forward pass has that linearisation."""
+    frozen_parts = FROZEN_PARTS[linearisation]
+    return (
+        hooks.frozen(model, frozen_parts.attention, frozen_parts.norms, frozen_parts.activations)
+        if frozen_parts.any
+        else nullcontext()
+    )
+
+
+@contextmanager
+def differentiated(model: TransformerBridge, mitigated: MitigatedPrompts) -> Iterator[TransformerBridge]:
+    """The model as its derivative is taken within the block: in float32 or float64 throughout, under the mitigation.
+
+    Refuses, with `InputError`, the block of a freeze: each linearisation holds what it needs by itself.
+    """
+    work = full_precision(model, mitigated.what)
+    with mitigated.acting(work), true_arithmetic(work):
+        if any(edit.kind == "freeze" for edit in hooks.active_edits(work)):
+            raise InputError(
+                f"{mitigated.what} decides by itself what is held constant; leave the block of hooks.frozen() first"
+                f"{OF_A_LEFT_HOOK}"
+            )
+        yield work
+
+
+Cotangents = Float[Tensor, "row d_model"]
+Tangents = Float[Tensor, "row place d_model"]
+
+
+class BasePoint(NamedTuple):
+    """v^(layer) of a prompt, as edited, and its y_n, without a graph."""
+
+    layer: int
+    stream: Float[Tensor, "pos d_model"]
+    y: Float[Tensor, " d_model"]
+
+
+class BlockGraph(NamedTuple):
+    """One block run again: v^(l) as it is handed over, v^(l) as edits leave it, and what the block gives."""
+
+    entry: Float[Tensor, "1 pos d_model"]
+    stream: Float[Tensor, "1 pos d_model"]
+    out: Float[Tensor, "1 pos d_model"]
+
+
+class Linearised:
+    """d y_n / d v_i^(l) of one prompt as a linear map, of the model under the edits that are active.
+
+    `layers`: which l, 0 for the embedded tokens up to L for what the last block leaves; `places`: all their tokens, layer by
+    layer. `chunk`: so many rows go back through a graph at a time; None: all. `whole`: the graph of the whole pass is kept;
+    else each block runs again, and the edits have to be active still. `logits`: the last token's.
+    """
+
+    def __init__(
+        self,
+        model: TransformerBridge,
+        embedded: Float[Tensor, "pos d_model"],
+        layers: Sequence[int] = (0,),
+        *,
+        chunk: int | None = None,
+        whole: bool = True,
+    ) -> None:
+        self._model, self._chunk, self._whole = model, chunk, whole
+        self.pos, self.layers, self.n_layers = len(embedded), tuple(layers), int(model.cfg.n_layers)
+        self._calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        start = embedded.detach()[None].clone().requires_grad_(whole)
+        blocks = {f"blocks.{layer}": block for layer, block in enumerate(model.blocks)}
+        with (
+            torch.set_grad_enabled(whole),
+            nullcontext() if whole else before_modules(blocks, self._note),
+            hooks.capture(model, "final_norm", "residual_pre", "residual_post", detach=False) as record,
+        ):
+            self.logits: Float[Tensor, "1 d_vocab"] = run_from(model, start)[0].detach()
+        streams = {**record["residual_pre"], 0: start, self.n_layers: record["residual_post"][self.n_layers - 1]}
+        self._streams: list[Tensor] = [streams[layer] for layer in range(self.n_layers + 1)]
+        self._y: Float[Tensor, " d_model"] = record["final_norm"][0, -1]
+
+    @property
+    def base(self) -> BasePoint:
+        """Where the map is taken, at the lowest of the layers."""
+        layer = min(self.layers)
+        return BasePoint(layer, self._streams[layer][0].detach(), self._y.detach())
+
+    @property
+    def places(self) -> int:
+        return self.pos * len(self.layers)
+
+    def pull(self, cotangents: Cotangents, progress: Progress | None = None) -> Tangents:
+        """g^T J_i for every row g and place i. In memory the places lie before the rows. The caller may write to it."""
+        rows = cotangents.to(self._y)
+        tangents = rows.new_empty(len(self.layers), self.pos, *rows.shape)
+        parts = [slice(start, start + self._step(rows)) for start in range(0, len(rows), self._step(rows))]
+        if self._whole:
+            for index, part in enumerate(parts):
+                gradients = vjp(self._y, [self._streams[layer] for layer in self.layers], rows[part])
+                for tangent, gradient in zip(tangents, gradients, strict=True):
+                    tangent[:, part] = gradient[:, 0].transpose(0, 1)
+                tell(progress, index + 1, len(parts))
+        else:
+            self._pull_by_blocks(rows, parts, tangents, progress)
+        return tangents.flatten(0, 1).transpose(0, 1)
+
+    def pull_with_graph(self, cotangents: Cotangents) -> Tangents:
+        """g^T J_i as a function of what the pass depended on."""
+        streams = [self._streams[layer] for layer in self.layers]
+        return torch.cat(vjp(self._y, streams, cotangents.to(self._y), create_graph=True), dim=2)[:, 0]
+
+    def push(self, fields: Tangents) -> Cotangents:
+        """sum_i J_i t_i of each field t: the derivative of g -> g^T J with respect to g, along t. Costs a pull of each."""
+        cotangent = torch.zeros_like(self._y, requires_grad=True)
+        with torch.enable_grad():
+            pulled = self.pull_with_graph(cotangent[None])[0]
+        parts = fields.to(pulled).split(self._step(fields))
+        return torch.cat([vjp(pulled, [cotangent], part)[0] for part in parts])
+
+    def top(self, cotangents: Cotangents) -> Float[Tensor, "row pos d_model"]:
+        """g^T d y_n / d v_i^(L): the final norm alone, at the last token."""
+        last = self._streams[-1][:, -1:].detach().requires_grad_(True)
+        with torch.enable_grad():
+            y = self._model.ln_final(last)[0, 0]
+        rows = cotangents.new_zeros(len(cotangents), self.pos, cotangents.shape[-1])
+        rows[:, -1] = vjp(y, [last], cotangents)[0][:, 0, 0]
+        return rows
+
+    def block(self, layer: int) -> BlockGraph:
+        """Run one block again as it ran in the pass, with its graph."""
+        args, kwargs = self._calls[layer]
+        is_named = "hidden_states" in kwargs
+        given = kwargs["hidden_states"] if is_named else args[0]
+        # Bloom's block 0 is called with what `run_from` replaces.
+        entry = (self._streams[0] if layer == 0 else given).detach().requires_grad_(True)
+        if is_named:
+            kwargs = kwargs | {"hidden_states": entry}
+        else:
+            args = (entry, *args[1:])
+        with torch.enable_grad(), hooks.capture(self._model, "residual_pre", layers=[layer], detach=False) as record:
+            out = self._model.blocks[layer](*args, **kwargs)
+        return BlockGraph(entry, record["residual_pre"][layer], out if isinstance(out, Tensor) else out[0])
+
+    def _pull_by_blocks(
+        self,
+        rows: Cotangents,
+        parts: list[slice],
+        tangents: Float[Tensor, "layer pos row d_model"],
+        progress: Progress | None,
+    ) -> None:
+        places, lowest, steps = {layer: index for index, layer in enumerate(self.layers)}, min(self.layers), count(1)
+        carried = self.top(rows)
+        if self.n_layers in places:
+            tangents[places[self.n_layers]] = carried.transpose(0, 1)
+        for layer in range(self.n_layers - 1, lowest - 1, -1):
+            graph = self.block(layer)
+            for part in parts:
+                to_entry, to_stream = vjp(graph.out, [graph.entry, graph.stream], carried[part, None])
+                carried[part] = to_entry[:, 0]
+                if layer in places:
+                    # v^(0) is what the pass starts from; of another v^(l) the one is meant that an edit leaves.
+                    found = to_entry if layer == 0 else to_stream
+                    tangents[places[layer], :, part] = found[:, 0].transpose(0, 1)
+                tell(progress, next(steps), (self.n_layers - lowest) * len(parts))
+            del graph
+
+    def _step(self, rows: Tensor) -> int:
+        return self._chunk or max(1, len(rows))
+
+    def _note(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # A block that ran again with the pass's own cache would see every key twice.
+        bare = {name: False if name == "use_cache" else _uncached(value) for name, value in kwargs.items()}
+        self._calls.append((tuple(map(_uncached, args)), bare))
+
+
+def vjp(
+    output: Tensor, inputs: Sequence[Tensor], rows: Float[Tensor, "row ..."], *, create_graph: bool = False
+) -> list[Tensor]:
+    """g^T d output / d input of every row g, for each input: [row, *input]; 0 where the output does not depend on it."""
+    settings: dict[str, Any] = {"retain_graph": True, "create_graph": create_graph, "allow_unused": True}
+    with torch.enable_grad():
+        if len(rows) == 1:
+            found = torch.autograd.grad(output, inputs, rows[0], **settings)
+            found = [None if gradient is None else gradient[None] for gradient in found]
+        else:
+            found = torch.autograd.grad(output, inputs, rows, is_grads_batched=True, **settings)
+    return [
+        given.new_zeros(len(rows), *given.shape) if gradient is None else gradient
+        for given, gradient in zip(inputs, found, strict=True)
+    ]
+
+
+@contextmanager
+def linearised(
+    model: TransformerBridge,
+    embedded: Float[Tensor, "pos d_model"],
+    linearisation: str,
+    layers: Sequence[int] = (0,),
+    *,
+    chunk: int | None = None,
+    whole: bool = True,
+) -> Iterator[Linearised]:
+    """The model linearised at a prompt; it can be pulled within the block."""
+    with freezing(model, linearisation):
+        yield Linearised(model, embedded, layers, chunk=chunk, whole=whole)
+
+
+def _uncached(value: Any) -> Any:
+    return None if isinstance(value, Cache) else value
