@@ -12,6 +12,7 @@ Cost: `most` + 2 tracks for every cotangent, each one row of a sketch.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 import pandas as pd
 import torch
@@ -31,8 +32,10 @@ from ostools.measure.passes.contexts import strips_where_long
 from ostools.measure.prompts import token_columns
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
+from ostools.tasks.questions import Question
 from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
 
 MORE, ALL = "more", "all"
@@ -87,13 +90,15 @@ class Hops(
 )
 def hops(
     model: TransformerBridge,
-    prompt: str | Prompt,
+    prompt: str | Prompt | Question,
     *,
     most: int = 3,
     cotangents: int = 16,
     seed: int = 0,
+    position: str | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Hops:
     """Split the frozen derivative d y_n / d v_i by the number of attention hops on the way from i to n (Theorem 5.1's paths).
 
@@ -101,6 +106,7 @@ def hops(
         most: parts of 0, 1, ..., `most` hops; all longer paths are one part, "more".
         cotangents: random rows from which norms are estimated, each with an interval; of all d_model rows they are exact.
         seed: seed of the random cotangents.
+        position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
             runs under its hooks. It has to change the prompt or a logit, or it is refused.
         progress: called as progress(done, total).
@@ -109,13 +115,13 @@ def hops(
     `InputError` for a model or an edit that the formulas of a block do not describe, and for settings that cannot be used.
     Cost: `most` + 2 rows of a sketch for each cotangent.
     """
-    mitigated = MitigatedPrompts.of("hops", model, [prompt], mitigation)
+    mitigated = MitigatedPrompts.of("hops", model, [prompt], mitigation, position)
     whole_number("most", most, 1)
     whole_number("seed", seed)
     if whole_number("cotangents", cotangents, 2) > model.cfg.d_model:
         raise InputError(f"hops: expected at most d_model = {model.cfg.d_model} cotangents, found {cotangents}")
     tokens = mitigated.prompt
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()))
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **mitigated.described(model))
     with differentiated(model, mitigated) as work, strips_where_long(work, len(tokens.ids)):
         linear = Linearised(work, tokens.ids, "frozen")
         generator = torch.Generator().manual_seed(seed)
@@ -123,8 +129,7 @@ def hops(
         tracks = linear.pull_by_hops(directions, most, progress)
         error = _against_autograd(work, tokens, directions[:1], tracks[-1, :1])
     settings = {"most": most, "cotangents": cotangents, "seed": seed, "against_autograd": error}
-    settings |= {**mitigated.provenance_entry, **tokens.provenance}
-    return Hops(_table(tokens, tracks), replace(provenance, parameters=settings))
+    return Hops(_table(tokens, tracks), replace(provenance, parameters={**provenance.parameters, **settings}))
 
 
 def hops_memory(model: Unloaded, pos: int, *, most: int = 3, cotangents: int = 16) -> int:
