@@ -81,7 +81,7 @@ def checked_arguments(
     """
 
     def checking(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
-        signature = inspect.signature(function)
+        signature = full_signature(function)
         kinds_of = functools.cache(_kinds)  # asked at the first call, when all that the annotations name is there
 
         @functools.wraps(function)
@@ -102,9 +102,54 @@ def checked_arguments(
                     )
             return function(*args, **options)
 
+        checked.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
         return checked
 
     return checking
+
+
+def full_signature(function: Callable[..., object]) -> inspect.Signature:
+    """The function's signature, with the keywords of `**options: Unpack[SomeTypedDict]` written out as parameters.
+
+    A keyword that is left out is False where it is a flag, else None.
+    """
+    signature = inspect.signature(function)
+    parameters = []
+    for parameter in signature.parameters.values():
+        group = _group(function, parameter)
+        hints = {} if group is None else typing.get_type_hints(group)
+        parameters += (
+            [parameter]
+            if group is None
+            else [
+                inspect.Parameter(
+                    name, parameter.KEYWORD_ONLY, default=False if hint is bool else None, annotation=hint
+                )
+                for name, hint in hints.items()
+            ]
+        )
+    return signature.replace(parameters=parameters)
+
+
+def full_hints(function: Callable[..., object]) -> dict[str, Any]:
+    """The type hints of every parameter of `full_signature`."""
+    inner = inspect.unwrap(function)
+    hints = typing.get_type_hints(inner)
+    for parameter in inspect.signature(inner).parameters.values():
+        if (group := _group(inner, parameter)) is not None:
+            hints |= typing.get_type_hints(group)
+            del hints[parameter.name]
+    return hints
+
+
+def _group(function: Callable[..., object], parameter: inspect.Parameter) -> type | None:
+    """The TypedDict of `**options: Unpack[...]`; None for any other parameter."""
+    annotation: Any = parameter.annotation
+    if parameter.kind is not inspect.Parameter.VAR_KEYWORD or "Unpack[" not in str(annotation):
+        return None
+    if isinstance(annotation, str):
+        annotation = eval(annotation, inspect.unwrap(function).__globals__)  # as typing.get_type_hints does
+    return typing.get_args(annotation)[0]
 
 
 def _bound_arguments(signature: inspect.Signature, arguments: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
@@ -120,7 +165,7 @@ def _bound_arguments(signature: inspect.Signature, arguments: Mapping[str, Any])
 def _kinds(function: Callable[..., object]) -> dict[str, list[type]]:
     """The classes of each parameter that is checked: what may also be a name (a task, a prompt) the function looks up."""
     kinds_by_name = {}
-    for name, hint in typing.get_type_hints(inspect.unwrap(function)).items():
+    for name, hint in full_hints(function).items():
         parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else [hint]
         kinds = [_kind(part) for part in parts]
         if None not in kinds and (str not in kinds or set(kinds) <= _TYPES.keys()):

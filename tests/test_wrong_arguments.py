@@ -18,6 +18,7 @@ warnings.filterwarnings("ignore")
 import numpy as np, ostools as ost, pandas as pd, torch
 from beartype.door import is_bearable
 import mitigations as m
+from hooks.errors import full_hints
 from mitigations import MitigationError
 from ostools import experiments as e, hooks, models, sweep as sweep_room, tasks
 from ostools.ground.errors import InputError
@@ -90,7 +91,7 @@ def outcome(function, arguments):
 
 said = {}
 for function, sound in SOUND.items():
-    hints = typing.get_type_hints(inspect.unwrap(function))
+    hints = full_hints(function)
     for name in inspect.signature(function).parameters:
         for wrong in (None, 3, "name", [3.5], NESTED, Odd(), model, (1, 2, 3)):
             no_name = wrong == "name" and name in NAMES

@@ -6,7 +6,6 @@ by what is done so far.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,11 +14,12 @@ from typing import Any
 
 import torch
 
-from mitigations import MitigationError, label, optional
+from hooks.errors import full_signature
+from mitigations import Mitigation, MitigationError, optional
 from ostools.cli import terminal
 from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS
-from ostools.cli.prompts import Prompts
+from ostools.cli.prompts import Prompts, Value
 from ostools.cli.signature import UNKNOWN, imported, signature_of
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
@@ -31,6 +31,8 @@ from ostools.measure.unloaded import Forecast, Unloaded
 from ostools.models.files.sources import locate
 from ostools.models.load import resolve_device
 from ostools.models.precision.scores import arithmetic_named
+from ostools.models.tokens import EncodingOptions
+from ostools.tasks.questions import Question
 
 Memory = Callable[[Unloaded], int]
 """Bytes that the work of a command holds beside the model, at its largest step."""
@@ -113,7 +115,7 @@ def memory_of(command: Command, values: Mapping[str, Any]) -> CommandMemory:
     function = imported(f"ostools.{command.memory}")
     defaults = {parameter.name: parameter.default for parameter in signature_of(command.function).parameters}
     defaults = {name: value for name, value in defaults.items() if value is not UNKNOWN and value is not None}
-    names = inspect.signature(function).parameters
+    names = full_signature(function).parameters
     arguments = {name: value for name, value in {**defaults, **values}.items() if name in names}
     prompts, mitigation = values.get("prompt", values.get("prompts")), values.get("mitigation")
     savings = {
@@ -131,15 +133,13 @@ def memory_of(command: Command, values: Mapping[str, Any]) -> CommandMemory:
         return CommandMemory(of_task, savings, shorter)
 
     acting = optional(mitigation)
-    instead = f"what `ostools evaluate prompts --task NAME --mitigation {label(acting)}` writes, without --mitigation"
-    texts = (value if isinstance(value, str) else None for value in prompts.values)
-    rewritten = [rewritten_text("--mitigation", text, acting, instead)[0] for text in texts]
+    encoding: Any = {name: values[name] for name in EncodingOptions.__annotations__ if name in values}
+    counts = [_tokens_of(value, acting, encoding) for value in prompts.values]
 
     def memory(model: Unloaded, changes: Mapping[str, Any]) -> int:
         """The work on the longest prompt, and the pass that shows whether a mitigation acts."""
         _require_layers(model, values)
-        in_chat = replace(model, chat=prompts.wrapped or {})
-        pos = max(in_chat.pos(text or ids) for text, ids in zip(rewritten, prompts.values, strict=True))
+        pos = max(count(model) for count in counts)
         return max(acting_bytes(model.shape, pos, acting), function(model, pos, **{**arguments, **changes}))
 
     return CommandMemory(memory, savings, shorter)
@@ -153,6 +153,21 @@ def _require_layers(model: Unloaded, values: Mapping[str, Any]) -> None:
     """Refuse layers that the model does not have: its configuration says so before it is loaded."""
     if values.get("layers") is not None:
         layers_up_to(model.shape.n_layers, values["layers"])
+
+
+def _tokens_of(prompt: Value, acting: Mitigation | None, encoding: EncodingOptions) -> Callable[[Unloaded], int]:
+    """The number of tokens of a prompt as a mitigation rewrites it, by the model; a question's with its line begun."""
+    if isinstance(prompt, Question):
+        form, options = prompt.task, {"seed": prompt.seed, "mitigation": acting}
+
+        def tokens(model: Unloaded) -> int:
+            longest = model.longest(form, [prompt.length], **options, **encoding)
+            return longest.tokens + longest.answer
+
+        return tokens
+    instead = "--task NAME --length N"
+    text, _ = rewritten_text("--mitigation", prompt if isinstance(prompt, str) else None, acting, instead)
+    return lambda model: replace(model, encoding=encoding).pos(text or prompt)
 
 
 def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast | None:

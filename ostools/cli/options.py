@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from ostools.cli.commands import Command
-from ostools.cli.prompts import WRAPPED, read_prompts, require_utf8, texts_of
+from ostools.cli.prompts import OF_A_QUESTION, read_prompts, require_utf8, texts_of
 from ostools.cli.signature import UNKNOWN, Parameter, names_in, signature_of
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
@@ -38,7 +38,8 @@ _COMMON = {
     "task": _TASK,
     "mitigation": f"{_MITIGATION}; default none",
     "mitigations": _MITIGATION,
-    "chat": "in the chat template, or not; default where there is one",
+    "bos": "the tokenizer's BOS before a plain text, or not; default as the tokenizer does",
+    "chat": "a user's turn in the chat template, or not; default: a text is none, a task's question where there is one",
     "system": "a system prompt, in the chat template",
     "thinking": "leave the chat template's switch for thinking on",
 }
@@ -71,12 +72,6 @@ _HOSTED = (
     ("--answers", "FILE", "Answers of a model that runs elsewhere, JSON Lines with id and text; none is loaded."),
     ("--endpoint", "URL", "An OpenAI-compatible server, asked for what --answers lacks; key in OPENAI_API_KEY."),
 )
-_IN_CHAT = (
-    ("--chat", "", "The text as a user's turn in the chat template."),
-    ("--system", "TEXT", "In the chat template: a system prompt before it."),
-    ("--thinking", "", "In the chat template: leave its switch for thinking on."),
-)
-_BOS = (("--bos/--no-bos", "", "The tokenizer's BOS before the text, or not; default: as the tokenizer does."),)
 
 
 def _declared(rows: Iterable[tuple[str, str, str]], repeatable: bool = False) -> list[click.Parameter]:
@@ -120,6 +115,13 @@ def takes_prompt(parameter: Parameter) -> bool:
     return parameter.name in ("prompt", "prompts") and "Prompt" in parameter.annotation
 
 
+def takes_question(command: Command) -> bool:
+    """Whether the prompt may be a task's question, given by --task and --length."""
+    signature = signature_of(command.function)
+    kinds = [parameter.annotation for parameter in filter(takes_prompt, signature.parameters)]
+    return "task" not in signature.names and any("Question" in kind for kind in kinds)
+
+
 def has_model(command: Command) -> bool:
     """Whether a command runs a model."""
     return bool(signature_of(command.function).names & {"model", "models"})
@@ -131,8 +133,8 @@ def declared(command: Command) -> list[click.Parameter]:
     options: list[click.Parameter] = []
     for prompt in filter(takes_prompt, parameters):
         options += _prompt_options("Sequence[" in prompt.annotation)
-        names = {parameter.name for parameter in parameters}
-        options += _declared((*(() if "bos" in names else _BOS), *(() if "chat" in names else _IN_CHAT)))
+        if takes_question(command):
+            options += _question_options({parameter.name for parameter in parameters})
     options += [field.declared for field in fields_of(command)]
     if has_model(command):
         if not command.loads_model:
@@ -154,6 +156,19 @@ def _prompt_options(repeatable: bool) -> list[click.Parameter]:
     text = "a text a line, or as 'ostools evaluate prompts' writes them (.jsonl), or {\"ids\": [2, 40]} a line there."
     file = (("--prompts", "FILE", f"Many: {text}"),) if repeatable else ()
     return [*_declared(rows, repeatable), *_declared(file)]
+
+
+def _question_options(names: set[str]) -> list[click.Parameter]:
+    """Options of a task's question, in the place of a prompt; a measurement's own --seed draws the question too."""
+    declarations: dict[str, dict[str, Any]] = {
+        "task": {
+            "metavar": "NAME[:OPTIONS]",
+            "help": f"In place of a prompt {_TASK}; read at the token from which the answer is predicted.",
+        },
+        "length": {"type": click.INT, "help": "Number of items of the task."},
+        "seed": {"type": click.INT, "help": "Seed of the task's sequence, if it draws one."},
+    }
+    return [click.Option([f"--{name}"], **declarations[name]) for name in OF_A_QUESTION if name not in names]
 
 
 # ---- from a parameter to an option
@@ -342,10 +357,7 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
             require_utf8(f"--{name.replace('_', '-')}", text)
     arguments: dict[str, Any] = {}
     for parameter in filter(takes_prompt, signature_of(command.function).parameters):
-        own = {field.name for field in fields_of(command)}
-        hidden = {*(WRAPPED if "chat" in own else ()), *({"bos"} & own)}
-        visible = {name: value for name, value in values.items() if name not in hidden}
-        prompts = read_prompts(visible, needed=parameter.required)
+        prompts = read_prompts(values, needed=parameter.required, questions=takes_question(command))
         if prompts is not None:
             arguments[parameter.name] = prompts
     for field in fields_of(command):

@@ -1,5 +1,5 @@
 """Prompts of a command: texts or token ids, given one by one or read from a file, each refused by
-its line; and whether they are turns in a chat template, or have a BOS before them."""
+its line; or a task's question."""
 
 from __future__ import annotations
 
@@ -16,77 +16,62 @@ if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
     from ostools.models import Prompt
+    from ostools.tasks.questions import Question
 
-Value: TypeAlias = str | tuple[int, ...]
-"""A prompt as a user gives it: a text, or its token ids."""
-WRAPPED = ("chat", "system", "thinking")
+Value: TypeAlias = "str | tuple[int, ...] | Question"
+"""A prompt as a user gives it: a text, its token ids, or a task's question."""
+OF_A_QUESTION = ("task", "length", "seed")
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts of a command and how they are put to the model.
-
-    values: texts, or token ids.
-    wrapped: bos, chat, system and thinking that were chosen, as `models.encode` takes them; None where none was.
-    """
+    """The prompts of a command."""
 
     values: tuple[Value, ...]
-    wrapped: Mapping[str, Any] | None = None
 
-    def of(self, model: TransformerBridge) -> str | Prompt | list[str | Prompt]:
+    def of(self, model: TransformerBridge) -> str | Prompt | Question | list[str | Prompt | Question]:
         """A prompt as a measurement takes it where there is one, else a list of them."""
-        prompts = [self._encoded(model, value) for value in self.values]
+        from ostools.models import Prompt
+
+        prompts = [Prompt.from_ids(model, value) if isinstance(value, tuple) else value for value in self.values]
         return prompts[0] if len(prompts) == 1 else prompts
 
-    def _encoded(self, model: TransformerBridge, value: Value) -> str | Prompt:
-        """A prompt in tokens, or a text as it is where nothing was chosen."""
-        from ostools.models import Prompt, encode
 
-        if not isinstance(value, str):
-            return Prompt.from_ids(model, value)
-        return value if self.wrapped is None else encode(model, value, **self.wrapped)
-
-
-def read_prompts(values: Mapping[str, Any], *, needed: bool) -> Prompts | None:
-    """The prompts of --prompt, --ids and --prompts; None for none, where none is needed.
+def read_prompts(values: Mapping[str, Any], *, needed: bool, questions: bool) -> Prompts | None:
+    """The prompts of --prompt, --ids, --prompts, and with `questions` of --task and --length; None for none, where none is
+    needed.
 
     Raises `InputError` for none or several of the options, for an empty text, and for options of
-    the chat template without a chat.
+    `EncodingOptions` that do not go with them.
     """
-    prompts = _values(values, needed)
-    wrapped, bos = {name: values.get(name) for name in WRAPPED}, values.get("bos")
-    chat = bool(wrapped["chat"])
-    if not chat and (wrapped["system"] is not None or wrapped["thinking"]):
-        option = "--system" if wrapped["system"] is not None else "--thinking"
-        raise InputError(f"{option}: expected --chat beside it, found none: only a chat template uses it")
+    prompts = _values(values, needed, questions)
+    chat, bos = values.get("chat"), values.get("bos")
+    if chat and bos is not None:
+        raise InputError(
+            "--bos and --no-bos are of a plain text, found --chat, whose template writes its special tokens: leave one out"
+        )
     if prompts is None:
-        if bos is not None:
-            raise InputError("--bos and --no-bos are of a text: expected --prompt beside them, found none")
-        if chat:
-            raise InputError(
-                "--chat: a task is asked in the chat template where there is one; expected --prompt beside --chat"
-            )
         return None
-    if chat and not all(isinstance(prompt, str) for prompt in prompts):
-        raise InputError("--chat: expected --prompt beside it, found --ids: a chat template is written around a text")
-    if bos is not None:
-        _require_plain(prompts, chat)
-        return Prompts(tuple(prompts), {"bos": bos})
-    wrapped |= {"chat": True, "thinking": bool(wrapped["thinking"])}
-    return Prompts(tuple(prompts), wrapped if chat else None)
+    if any(isinstance(prompt, tuple) for prompt in prompts) and (chat or bos is not None):
+        option = "--chat" if chat else "--bos" if bos else "--no-bos"
+        raise InputError(f"{option}: expected --prompt beside it, found --ids, which stand as they are")
+    if not chat and all(isinstance(prompt, str | tuple) for prompt in prompts):
+        for name in ("system", "thinking"):
+            if values.get(name):
+                raise InputError(f"--{name}: expected --chat beside it, found none: only a chat template uses it")
+    return Prompts(tuple(prompts))
 
 
-def _require_plain(prompts: list[Value], chat: bool) -> None:
-    """Refuse --bos and --no-bos for what is no plain text."""
-    if chat or not all(isinstance(prompt, str) for prompt in prompts):
-        beside = "--chat, whose template writes its special tokens" if chat else "--ids, which stand as they are"
-        raise InputError(f"--bos and --no-bos are of a plain text: expected --prompt alone, found {beside}")
-
-
-def _values(values: Mapping[str, Any], needed: bool) -> list[Value] | None:
+def _values(values: Mapping[str, Any], needed: bool, questions: bool) -> list[Value] | None:
     texts, ids = texts_of(values.get("prompt")), texts_of(values.get("ids"))
     file = values.get("prompts")
-    options = {"--prompt": texts, "--ids": ids, "--prompts": file}
+    asked = values.get("task") if questions else None
+    options = {"--prompt": texts, "--ids": ids, "--prompts": file, "--task": asked}
+    if questions and (asked is None) != (values.get("length") is None):
+        found = "--length" if asked is None else "--task"
+        raise InputError(
+            f"{found}: expected --task NAME and --length N, a question of so many items, found one of them"
+        )
     used = [option for option, value in options.items() if value]
     if len(used) > 1:
         many = "put all prompts into one file" if "prompts" in values else "leave one out"
@@ -94,11 +79,24 @@ def _values(values: Mapping[str, Any], needed: bool) -> list[Value] | None:
     if not used:
         if needed:
             ways = ["--prompt TEXT", "--ids 2,40,50"] + ["--prompts FILE"] * ("prompts" in values)
+            ways += ["--task NAME"] * questions
             raise InputError(f"expected {' or '.join(ways)}, found none of them")
         return None
+    if asked is not None:
+        return [_question(asked, values["length"], values.get("seed"))]
     if "" in texts:
         raise InputError("--prompt: expected text, found nothing; give at least one character")
     return prompts_of(Path(file)) if file else [*texts, *map(parse_ids, ids)]
+
+
+def _question(task: str, length: int, seed: int | None) -> Question:
+    from ostools import tasks
+    from ostools.tasks.base import seeds_of
+    from ostools.tasks.questions import question
+
+    form = tasks.task(task)
+    (drawn_by,) = seeds_of(form, [0 if seed is None or not form.random else seed])
+    return question(form, length, seed=drawn_by)
 
 
 def texts_of(value: Any) -> list[str]:

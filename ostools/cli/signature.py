@@ -80,7 +80,7 @@ def signature_of(target: str) -> Signature:
     functions = [part for part in _tree(module).body if isinstance(part, ast.FunctionDef) and part.name == name]
     function = functions[-1]  # those before it are overloads
     summary, description, lines = _parts(ast.get_docstring(function) or "")
-    parameters = [*_parameters(function.args, module, lines)]
+    parameters = [*_parameters(function.args, module, lines), *_keyword_group(function.args.kwarg, module)]
     for decorator in function.decorator_list:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "with_options_of":
             source, *without = map(ast.literal_eval, decorator.args)
@@ -109,6 +109,25 @@ def _parameters(arguments: ast.arguments, module: str, lines: dict[str, str]) ->
             lines.get(argument.arg, ""),
             argument in by_place,
         )
+
+
+def _keyword_group(arguments: ast.arg | None, module: str) -> list[Parameter]:
+    """The keywords of `**options: Unpack[SomeTypedDict]`, as `hooks.errors.full_signature` has them; else none."""
+    if arguments is None or not isinstance(arguments.annotation, ast.Subscript):
+        return []
+    name, home = ast.unparse(arguments.annotation.slice), module
+    while not (group := [part for part in _tree(home).body if isinstance(part, ast.ClassDef) and part.name == name]):
+        imported_from = _imported(home, name)
+        if imported_from is None:
+            raise LookupError(f"{module} unpacks {name}, which it does not import")
+        home, name = imported_from
+    _, _, lines = _parts(ast.get_docstring(group[0]) or "")
+    fields = [(part.target, ast.unparse(part.annotation)) for part in group[0].body if isinstance(part, ast.AnnAssign)]
+    return [
+        Parameter(target.id, kind, False, False if kind == "bool" else None, lines.get(target.id, ""), False)
+        for target, kind in fields
+        if isinstance(target, ast.Name)
+    ]
 
 
 def _value(expression: ast.expr, module: str) -> Any:

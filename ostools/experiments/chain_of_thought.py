@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
-from typing import Any
+from typing import Any, Unpack
 
 import pandas as pd
 import torch
@@ -34,7 +34,7 @@ from ostools.measure.task_prompt import TaskPrompt, item_positions, render_promp
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt, context_length
 from ostools.models.tokenizer_calls import decoded
-from ostools.models.tokens import offsets, token_text
+from ostools.models.tokens import EncodingOptions, offsets, token_text
 from ostools.results import Frame, Provenance, Result
 from ostools.tasks import AppendixTask, Task
 from ostools.tasks.appendix_c import few_shot
@@ -81,8 +81,8 @@ def chain_of_thought(
     method: str = "auto",
     max_new_tokens: int = 256,
     max_memory: int | None = None,
-    chat: bool | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> ChainOfThought:
     """Norms ||d y_n / d v_i|| of a question, its reasoning and the begun answer line, by part
     (Theorem B.5).
@@ -99,8 +99,9 @@ def chain_of_thought(
         method: as in `ostools.sensitivity`.
         max_memory: as in `ostools.sensitivity`.
         max_new_tokens: longest reasoning and answer of the model's own, in tokens.
-        chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total), in percent.
+
+    How the question is encoded: `EncodingOptions`.
 
     Raises `InputError` for what `sensitivity` refuses, reasoning that contains the answer line or
     thoughts that are not closed, a line that cannot be begun in tokens, and a whole that is longer
@@ -111,7 +112,7 @@ def chain_of_thought(
     names = checked_names("linearisation", linearisations, LINEARISATIONS)
     require_limit(max_new_tokens)
     (seed,) = seeds_of(form, [seed])
-    task_prompt = render_prompt(model, form, length, seed=seed, chat=chat)
+    task_prompt = render_prompt(model, form, length, seed=seed, **encoding)
     text = with_reasoning(model, task_prompt, reasoning, max_new_tokens)
     options: dict[str, Any] = {"linearisations": names, "method": method, "max_memory": max_memory}
     result = sensitivity(model, text.prompt, **options, seed=seed, progress=progress)
@@ -168,11 +169,11 @@ def chain_of_thought_memory(
     linearisations: Sequence[str] = ("full",),
     method: str = "auto",
     max_new_tokens: int = 256,
-    chat: bool | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> int:
     """Bytes of the reasoning, and of the Jacobians of the prompt with its longest reasoning."""
-    answers = evaluate_memory(model, task, [length], max_new_tokens=max_new_tokens, chat=chat)
-    pos = model.longest(task, [length], chat=chat).tokens + max_new_tokens
+    answers = evaluate_memory(model, task, [length], max_new_tokens=max_new_tokens, **encoding)
+    pos = model.longest(task, [length], **encoding).tokens + max_new_tokens
     return max(answers, sensitivity_memory(model, pos, linearisations=linearisations, method=method))
 
 

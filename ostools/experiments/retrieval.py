@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 import pandas as pd
@@ -35,6 +35,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.prompts import of_text
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.measure.unloaded import Unloaded
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.retrieve import RetrieveTask
@@ -88,8 +89,8 @@ def retrieval(
     records: str = "words",
     linearisation: str = "full",
     method: str = "auto",
-    chat: bool | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Retrieval:
     """Retrieve one of `length` records, at every position of the wanted one: the answers, and the
     sensitivity to it.
@@ -103,8 +104,9 @@ def retrieval(
         linearisation: what the sensitivity holds constant, as in `sensitivity`.
         method: how norms are taken, as in `sensitivity`. The norm is the operator norm where it is
             measured, and else the Frobenius norm, which a sketch estimates.
-        chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total) with the number of prompts measured.
+
+    How prompts are encoded: `EncodingOptions`.
 
     Raises `InputError` for a position at which there is no record, and for what `sensitivity` refuses. Cost: one exact (or
     estimated) sensitivity for each position and seed. The answers cost little beside it.
@@ -113,7 +115,7 @@ def retrieval(
     auto = choose_method(int(model.cfg.d_model), exact_fits=True).method
     norm = known_norm([auto if method == "auto" else method])
     task_prompts = [
-        render_prompt(model, RetrieveTask(position=place, records=records), length, seed=seed, chat=chat)
+        render_prompt(model, RetrieveTask(position=place, records=records), length, seed=seed, **encoding)
         for seed in seed_list
         for place in places
     ]
@@ -211,8 +213,8 @@ def retrieval_memory(
     records: str = "words",
     linearisation: str = "full",
     method: str = "auto",
-    chat: bool | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> int:
     """Bytes of the Jacobians of the prompt with `length` records."""
-    pos = model.longest(RetrieveTask(records=records), [length], chat=chat).tokens
+    pos = model.longest(RetrieveTask(records=records), [length], **encoding).tokens
     return sensitivity_memory(model, pos, linearisations=linearisation, method=method)

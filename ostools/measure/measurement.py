@@ -15,13 +15,16 @@ from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.progress import cheaper_ways, outermost, watched
 from ostools.ground.records import Record
-from ostools.measure.prompts import one_of_several
+from ostools.measure.prompts import encoded, one_of_several
 from ostools.models.describe import IN_WORDS, checked_once
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import enough_threads
 
 Arguments = ParamSpec("Arguments")
 Measured = TypeVar("Measured")
+
+
+_NOT_THINKING = ("thinking", False)  # as if it were not given
 
 
 def measurement(**record: Any) -> Callable[[Callable[Arguments, Measured]], Callable[Arguments, Measured]]:
@@ -31,6 +34,8 @@ def measurement(**record: Any) -> Callable[[Callable[Arguments, Measured]], Call
     - It holds the lock of every model it is given (`hooks.locked`): another thread that wants the model waits.
     - Torch is at its defaults (`default_torch_state`), so autocast, a default dtype or inference mode around the call changes
       no number. Torch has as many threads as the model is worth (`enough_threads`).
+    - Where it takes `**encoding: Unpack[EncodingOptions]` and a prompt, the prompt's texts and questions are encoded here by
+      those options. Without a prompt the options are the function's own to use, for what it asks of a task.
     - A call that takes long says so: a bar in a terminal or a notebook if the function takes `progress`, else one line by
       `logging`, with what would make it cheaper. `progress=False` silences both.
     """
@@ -52,6 +57,8 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
             stack.enter_context(default_torch_state())
             stack.enter_context(enough_threads(models.values()))
             stack.enter_context(checked_once())
+            if "encoding" in parameters:
+                args, options = _with_encoded_prompts(signature.bind(*args, **options))
             if not stack.enter_context(outermost()) or options.get("progress") not in (None, True):
                 return function(*args, **options)
             bound = signature.bind(*args, **options)
@@ -62,3 +69,17 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
             return function(*args, **{**options, **progress_option})  # pyright: ignore[reportCallIssue]
 
     return measured
+
+
+def _with_encoded_prompts(bound: inspect.BoundArguments) -> tuple[Any, Any]:
+    """The arguments, where there is a prompt with its texts in tokens by the encoding options, which are then used up."""
+    given = bound.arguments.pop("encoding", {})
+    encoding: Any = {
+        name: value for name, value in given.items() if value is not None and (name, value) != _NOT_THINKING
+    }
+    name = next((name for name in ("prompt", "prompts") if bound.arguments.get(name) is not None), None)
+    if name is None:
+        bound.arguments["encoding"] = encoding
+    elif encoding:
+        bound.arguments[name] = encoded(bound.arguments["model"], bound.arguments[name], encoding)
+    return bound.args, bound.kwargs

@@ -19,50 +19,80 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import mitigations
 from mitigations import Mitigation, acts, changes_pass, label, parts
+from mitigations.named import NONE
 from ostools.ground.errors import InputError
 from ostools.measure.passes.batches import pass_bytes
+from ostools.measure.position import (
+    PROMPT_END,
+    ReadPrompt,
+    checked_position,
+    read_at,
+    read_with_next,
+    require_prompt_end,
+)
 from ostools.measure.prompts import as_prompts
-from ostools.measure.task_prompt import TaskPrompt
+from ostools.measure.task_prompt import TaskPrompt, encoding_of, render_question
 from ostools.models import Prompt, encode
-from ostools.models.chat import ON, Chat
 from ostools.models.shape import Shape
+from ostools.models.tokens import EncodingOptions
+from ostools.tasks.questions import Question, question
 
 
 class InactiveMitigationError(InputError):
     """The mitigation changes nothing here, so that numbers under it would be those without it."""
 
 
-QUESTIONS = "the prompt that it makes of a task: ost.tasks.questions(task, lengths=[n], mitigation=...)[0].text"
-"""What to give in the place of a mitigation of the sequence, where a measurement takes no task."""
+QUESTIONS = "a task's question: ost.tasks.questions(task, lengths=[n])[0]"
+"""What to give in the place of a text, for a mitigation of the sequence."""
 
 
 @dataclass(frozen=True)
 class MitigatedPrompts:
-    """Prompts of the measurement `what`, rewritten by a mitigation; `silent`: for each prompt the parts of the mitigation
-    that left its text as it was, and so have to change the pass."""
+    """Prompts of the measurement `what`, rewritten by a mitigation.
+
+    silent: for each prompt the parts of the mitigation that left its text as it was, and so have to change the pass.
+    questions: for each prompt the task's question up to the position of that name; None for a text, a `Prompt`, or an index.
+    """
 
     what: str
     mitigation: Mitigation | None
     prompts: tuple[Prompt, ...]
     silent: tuple[tuple[Mitigation, ...], ...]
+    questions: tuple[ReadPrompt | None, ...]
 
     @classmethod
     def of(
         cls,
         what: str,
         model: TransformerBridge,
-        prompts: Sequence[str | Prompt],
+        prompts: Sequence[str | Prompt | Question],
         mitigation: Mitigation | str | None,
+        position: int | str | None = None,
     ) -> MitigatedPrompts:
-        """Raises `InputError` for what is no prompt, for a mitigation of a task's sequence, for one of the text where only
-        tokens are given, and for a part that neither rewrites the text nor has hooks; `MitigationError` for an unknown one."""
-        mitigation_object = mitigations.optional(mitigation)
-        if mitigation_object is None or isinstance(prompts, str) or not isinstance(prompts, Sequence):
-            encoded = as_prompts(model, prompts)
-            return cls(what, mitigation_object, tuple(encoded), ((),) * len(encoded))
-        texts = [rewritten(what, model, prompt, mitigation_object) for prompt in prompts]
-        silent = tuple(silent_parts for _, silent_parts in texts)
-        mitigated = cls(what, mitigation_object, tuple(as_prompts(model, [text for text, _ in texts])), silent)
+        """`position`: where the questions among the prompts are read; with the index of a token they are whole.
+
+        Raises `InputError` for what is no prompt, for a mitigation of a task's sequence, for one of the text where only
+        tokens are given, for a part that neither rewrites the text nor has hooks, and for a position that a prompt does not
+        have; `MitigationError` for an unknown mitigation."""
+        acting, read, texts, silent = mitigations.optional(mitigation), [], [], []
+        listed: Any = [] if isinstance(prompts, str) or not isinstance(prompts, Sequence) else prompts
+        for prompt in listed:
+            if isinstance(prompt, Question):
+                task_prompt, silent_parts = posed(model, prompt, acting)
+                at_index = type(position) is int
+                question_read = read_at(model, task_prompt, PROMPT_END if at_index else checked_position(position))
+                read.append(None if at_index else question_read)
+                texts.append(question_read.prompt(model))
+            else:
+                if isinstance(position, str):
+                    require_prompt_end(position, "a prompt without a task")
+                text, silent_parts = (prompt, ()) if acting is None else rewritten(what, model, prompt, acting)
+                read.append(None)
+                texts.append(text)
+            silent.append(silent_parts)
+        unlisted: Any = prompts  # what is no list of prompts is refused
+        encoded = as_prompts(model, texts if listed else unlisted)
+        mitigated = cls(what, acting, tuple(encoded), tuple(silent), tuple(read))
         for number, silent_parts in enumerate(silent):
             for part in silent_parts:
                 if not changes_pass(part):
@@ -73,7 +103,7 @@ class MitigatedPrompts:
     def of_rewritten(cls, what: str, prompt: Prompt, mitigation: Mitigation | None) -> MitigatedPrompts:
         """Take a prompt that the mitigation has rewritten already; its parts with hooks alone are still to be shown to act."""
         silent = tuple(part for part in parts(mitigation) if not rewrites(part, "prompt") and changes_pass(part))
-        return cls(what, mitigation, (prompt,), (silent,))
+        return cls(what, mitigation, (prompt,), (silent,), (None,))
 
     @property
     def prompt(self) -> Prompt:
@@ -83,6 +113,15 @@ class MitigatedPrompts:
     @property
     def provenance_entry(self) -> dict[str, Any]:
         return {} if self.mitigation is None else {"mitigation": label(self.mitigation)}
+
+    def described(self, model: TransformerBridge, index: int = 0) -> dict[str, Any]:
+        """Provenance entries of a prompt: the mitigation, how its text was encoded, and of a question where it is read and
+        what `model` predicts there, in its own dtype. One pass for a question."""
+        entries = self.provenance_entry | self.prompts[index].provenance
+        if (read := self.questions[index]) is None:
+            return entries
+        with mitigations.running(model, self.mitigation):
+            return entries | read_with_next(model, read)
 
     @contextmanager
     def acting(self, work: TransformerBridge) -> Iterator[None]:
@@ -122,15 +161,11 @@ def rewritten(
 ) -> tuple[str | Prompt, tuple[Mitigation, ...]]:
     """The prompt as `rewritten_text` rewrites its text, and the parts that left it as it was. Of a chat the user's message is
     rewritten."""
-    before, chat = _message(prompt)
+    before = _message(prompt)
     text, silent = rewritten_text(what, before, mitigation, task)
     if text is None or text == before:
         return prompt, silent
-    # Put to the model as the prompt's text was.
-    if chat is None:
-        bos = prompt.chosen_bos if isinstance(prompt, Prompt) else None
-        return (text if bos is None else encode(model, text, bos=bos)), silent
-    return encode(model, text, chat=True, system=chat.system, thinking=chat.thinking == ON), silent
+    return (encode(model, text, **encoding_of(prompt)) if isinstance(prompt, Prompt) else text), silent
 
 
 def rewritten_text(
@@ -161,13 +196,38 @@ def rewritten_text(
     return text, tuple(silent)
 
 
-def _message(prompt: str | Prompt) -> tuple[str | None, Chat | None]:
-    """Text that a user typed, None of token ids; and the chat in which it stands."""
+def _message(prompt: str | Prompt) -> str | None:
+    """Text that a user typed, None of token ids."""
     if not isinstance(prompt, Prompt):
-        return prompt, None
+        return prompt
     if prompt.text is None or prompt.chat is None:
-        return prompt.text, None
-    return prompt.text[slice(*prompt.chat.message)], prompt.chat
+        return prompt.text
+    return prompt.text[slice(*prompt.chat.message)]
+
+
+def posed(
+    model: TransformerBridge, task_question: Question, mitigation: Mitigation | None
+) -> tuple[TaskPrompt, tuple[Mitigation, ...]]:
+    """A task's question as the mitigation rewrites it, and the parts that left its text as it was.
+
+    Raises `InputError` for a part that rewrites it, where it was made under another mitigation or stands after examples.
+    """
+    form, length, seed = task_question.task, task_question.length, task_question.seed
+    silent = tuple(
+        part
+        for part in parts(mitigation)
+        if not (rewriting(part) and question(form, length, seed=seed, mitigation=part).rewritten)
+    )
+    if not rewriting(mitigation) or task_question.mitigation == label(mitigation):
+        return render_question(model, task_question), silent
+    if task_question.mitigation != NONE or task_question.prefill is not None:
+        raise InputError(
+            f"{label(mitigation)}: expected a task's question as it is made without a mitigation or examples, found one under "
+            f"{task_question.mitigation!r}: give ost.tasks.questions(task, lengths=[n])[0]"
+        )
+    rewritten_question = question(form, length, seed=seed, mitigation=mitigation)
+    encoding = encoding_of(task_question.prompt) if isinstance(task_question, TaskPrompt) else EncodingOptions()
+    return render_question(model, rewritten_question, **encoding), silent
 
 
 def rewrites(part: Mitigation, kind: str) -> bool:

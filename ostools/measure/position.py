@@ -17,18 +17,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation, label
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name
 from ostools.measure.answer_line import split_line
-from ostools.measure.mitigated_prompts import rewriting
-from ostools.measure.task_prompt import PLACE, TaskPrompt, last_item_position, render_question
+from ostools.measure.task_prompt import PLACE, TaskPrompt, last_item_position
 from ostools.models import Prompt
 from ostools.models.chat import TEMPLATE
+from ostools.models.precision.scores import own_attention
+from ostools.models.precision.torch_state import float32_products
 from ostools.models.tokenizer_calls import decoded, token_text
-from ostools.tasks.questions import Question
 
 Position: TypeAlias = Literal["answer", "prompt-end", "last-item"]
 ANSWER, PROMPT_END, LAST_ITEM = POSITIONS = get_args(Position)
@@ -64,7 +65,8 @@ class ReadPrompt:
         if self.ids == tuple(asked.ids.tolist()):
             return asked
         origins = asked.origins and (*asked.origins, *[TEMPLATE] * self.line)[: len(self.ids)]
-        return replace(Prompt.from_ids(model, self.ids), origins=origins, chat=asked.chat, markers=asked.markers)
+        tokens = Prompt.from_ids(model, self.ids)
+        return replace(asked, text=None, ids=tokens.ids, tokens=tokens.tokens, bos=tokens.bos, origins=origins)
 
 
 def checked_position(position: object) -> Position:
@@ -83,28 +85,6 @@ def require_prompt_end(position: object, what: str) -> None:
             f"position: expected a task's prompt for {position!r}, found {what}, which is read at its last token: leave "
             "position out"
         )
-
-
-def read_question(
-    model: TransformerBridge, prompt: object, position: int | str | None, mitigation: Mitigation | None
-) -> ReadPrompt | None:
-    """A task's question up to a position, which a measurement was given in the place of a prompt; None for any other prompt.
-
-    With the index of a token as position: the whole question. Raises `InputError` for the name of a position that the prompt
-    does not have, and for a mitigation that would rewrite the question, which it may have been made with.
-    """
-    if not isinstance(prompt, Question):
-        if isinstance(position, str):
-            require_prompt_end(position, "a prompt without a task")
-        return None
-    for part in rewriting(mitigation):
-        raise InputError(
-            f"{label(part)} rewrites the prompt, found a task's question: give the question that it makes, "
-            "ost.tasks.questions(task, lengths=[n], mitigation=...)[0]"
-        )
-    return read_at(
-        model, render_question(model, prompt), PROMPT_END if type(position) is int else checked_position(position)
-    )
 
 
 def read_at(model: TransformerBridge, task_prompt: TaskPrompt, position: Position = ANSWER) -> ReadPrompt:
@@ -131,12 +111,23 @@ def read_at(model: TransformerBridge, task_prompt: TaskPrompt, position: Positio
 def read_with_next(model: TransformerBridge, prompt: ReadPrompt) -> dict[str, Any]:
     """Provenance entries of one prompt: `reading`, and in `next_tokens` its items, seed and likeliest next token. One pass,
     under whatever is active."""
-    ids = torch.tensor([prompt.ids], device=next(model.parameters()).device)
-    with torch.no_grad():
-        token = int(model(ids, use_cache=False, logits_to_keep=1)[0, -1].argmax())
-    asked = prompt.task_prompt
+    asked, token = prompt.task_prompt, predicted_token(model, torch.tensor(prompt.ids))
     next_token = asked.length, asked.seed, token_text(model.tokenizer, token)
     return {"read_at": reading(model, [prompt]), "next_tokens": [next_token]}
+
+
+def predicted_token(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> int:
+    """The token that the model ranks first after these: in its own dtype, as it answers, under whatever is active.
+
+    A float32 view of a 16-bit model may rank another first. Raises `InputError` for logits that are not finite."""
+    with torch.no_grad(), float32_products(), own_attention(model):
+        logits = model(ids[None].to(next(model.parameters()).device), use_cache=False, logits_to_keep=1)[0, -1]
+    if not bool(torch.isfinite(logits).all()):
+        dtype = str(logits.dtype).removeprefix("torch.")
+        raise InputError(
+            f"the model's logits on this prompt are not finite in {dtype}: use another dtype, or check the model's weights"
+        )
+    return int(logits.argmax())
 
 
 def reading(model: TransformerBridge, prompts: Sequence[ReadPrompt]) -> dict[str, Any]:

@@ -19,9 +19,10 @@ from transformer_lens.model_bridge import TransformerBridge
 from hooks import HookError
 from hooks.errors import is_whole, listed
 from ostools.ground.errors import InputError, short_repr
+from ostools.measure.task_prompt import in_tokens_already, render_question
 from ostools.models import Prompt, encode
 from ostools.models.chat import PROMPT_PROVENANCE, TEXT
-from ostools.models.tokens import fitted
+from ostools.models.tokens import EncodingOptions, fitted
 from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.tasks.questions import Question
 from ostools.theory.profiles import BINS, binned, checked_bins, interval_of_mean
@@ -59,6 +60,18 @@ def as_prompts(model: TransformerBridge, prompts: Sequence[str | Prompt]) -> lis
                 raise
             raise InputError(f"prompt {number} of {len(prompts)}: {error}") from error
     return encoded
+
+
+def encoded(model: TransformerBridge, prompts: Any, encoding: EncodingOptions) -> Any:
+    """Texts and a task's questions in tokens by these options, one of them or a list; what is neither as it is, for the
+    measurement to refuse. Raises `InputError` for what is in tokens already."""
+    if isinstance(prompts, str):
+        return encode(model, prompts, **encoding)
+    if isinstance(prompts, Question):
+        return render_question(model, prompts, **encoding)
+    if isinstance(prompts, Prompt):
+        raise in_tokens_already([*encoding], "a Prompt")
+    return [encoded(model, prompt, encoding) for prompt in prompts] if isinstance(prompts, Sequence) else prompts
 
 
 def _no_prompt(expected: str, value: object) -> InputError:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, Unpack, cast, get_args
 
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -24,7 +24,7 @@ from ostools.ground.errors import InputError, unknown_name
 from ostools.models import Prompt, encode
 from ostools.models.chat import LOW, ON
 from ostools.models.tokenizer_calls import token_ids
-from ostools.models.tokens import offsets, tokenizer_of
+from ostools.models.tokens import EncodingOptions, offsets, tokenizer_of
 from ostools.tasks import Task
 from ostools.tasks.questions import Question, question
 
@@ -72,42 +72,51 @@ def render_prompt(
     *,
     seed: int = 0,
     mitigation: Mitigation | None = None,
-    chat: bool | None = None,
-    system: str | None = None,
-    thinking: bool = False,
+    **encoding: Unpack[EncodingOptions],
 ) -> TaskPrompt:
     """Render the task's question at `length` items, as `mitigation` rewrites it and the model reads it.
 
-    `chat`: whether as a user's turn in the tokenizer's chat template; None: where it has one. `system`, `thinking`: a system
-    prompt before it, and whether the model is to think before it answers; as for `models.encode`. The answer key is the
-    generator's, and stands whatever was inserted (`mitigations.insert`).
+    Options: `EncodingOptions`. The answer key is the generator's, and stands whatever was inserted (`mitigations.insert`).
 
     Raises `InputError` for a length that the task cannot have, inserted text that the tokenizer joins with an item into one
     token (it would not separate them), a right answer that is not one line (a line end inserted into what is to be copied: no
     final line could be it), and a prompt over the context; `MitigationError` where the key would change.
     """
     task_question = question(task, length, seed=seed, mitigation=mitigation)
-    return render_question(model, task_question, chat=chat, system=system, thinking=thinking)
+    return render_question(model, task_question, **encoding)
 
 
 def render_question(
-    model: TransformerBridge,
-    task_question: Question,
-    *,
-    chat: bool | None = None,
-    system: str | None = None,
-    thinking: bool = False,
+    model: TransformerBridge, task_question: Question, **encoding: Unpack[EncodingOptions]
 ) -> TaskPrompt:
-    """The question as the model reads it; one that was rendered is itself. Arguments and errors: as of `render_prompt`."""
+    """The question as the model reads it; one that was rendered is itself. Options and errors: as of `render_prompt`."""
     if isinstance(task_question, TaskPrompt):
+        if encoding:
+            raise in_tokens_already([*encoding], "a question that was rendered")
         return task_question
-    in_chat = bool(getattr(model.tokenizer, "chat_template", None)) if chat is None else chat
-    prompt = encode(model, task_question.text, chat=in_chat, system=system, thinking=thinking)
+    in_chat = encoding.get("chat")
+    if in_chat is None:
+        in_chat = bool(getattr(model.tokenizer, "chat_template", None))
+    prompt = encode(model, task_question.text, **{**encoding, "chat": in_chat})
     task_prompt = TaskPrompt(**vars(task_question), prompt=prompt, chat=in_chat)
     items = task_question.task.items(task_question.length, task_question.seed)
     if task_question.pieces != items:
         _require_separate(model, task_prompt, items)
     return task_prompt
+
+
+def encoding_of(prompt: Prompt) -> EncodingOptions:
+    """The options with which a text was encoded, to encode another one likewise."""
+    if prompt.chat is None:
+        return EncodingOptions(bos=prompt.chosen_bos, chat=False)
+    return EncodingOptions(chat=True, system=prompt.chat.system, thinking=prompt.chat.thinking == ON)
+
+
+def in_tokens_already(names: Sequence[str], value: str) -> InputError:
+    """The refusal of options of `EncodingOptions` for what they cannot reach any more."""
+    return InputError(
+        f"{names[0]}: expected a text, found {value}, which is in tokens already: leave {names[0]} out, or give the text"
+    )
 
 
 def carrier_positions(model: TransformerBridge, task_prompt: TaskPrompt) -> tuple[int, ...]:
@@ -250,25 +259,22 @@ def elicit(
     *,
     seed: int = 0,
     mitigation: Mitigation | None = None,
-    system: str | None = None,
-    thinking: bool = False,
+    **encoding: Unpack[EncodingOptions],
 ) -> TaskPrompt:
     """The task's question at `length` items as `render_prompt` gives it, in a few-shot prompt where that is asked for.
 
     `TaskPrompt.prefill` is then the answer line as far as the prompt has begun it. Raises `InputError` as `render_prompt`
     does, and for a task that has no examples beside the question.
     """
-    chat = elicitation == CHAT
-    task_prompt = render_prompt(
-        model, form, length, seed=seed, mitigation=mitigation, chat=chat, system=system, thinking=thinking
-    )
+    encoding |= {"chat": elicitation == CHAT}
+    task_prompt = render_prompt(model, form, length, seed=seed, mitigation=mitigation, **encoding)
     if elicitation != FEW_SHOT:
         return task_prompt
     before, prefill = few_shot_text(task_prompt, mitigation)
     # A blank before the answer belongs to the prompt where it is a token of its own: the next one is then the answer's first.
     answer_prefix = prefill if _own_token(tokenizer_of(model), before + prefill) else prefill.rstrip(" ")
     try:
-        prompt = encode(model, before + answer_prefix)
+        prompt = encode(model, before + answer_prefix, **encoding)
     except InputError as error:
         raise InputError(f"few-shot: {error}; or ask without worked examples, with elicitation='zero-shot'") from None
     return replace(task_prompt, prompt=prompt, prefill=answer_prefix)

@@ -8,11 +8,11 @@ Cost: reading a configuration and a tokenizer, once a model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -28,7 +28,7 @@ from ostools.models.files.shards import check_stored, has_weights, read_shards
 from ostools.models.files.sources import Source
 from ostools.models.files.tokenizer import read_tokenizer
 from ostools.models.shape import Shape
-from ostools.models.tokens import count_tokens, prompt_ids, require_chat, required
+from ostools.models.tokens import EncodingOptions, count_tokens, prompt_ids, require_chat, required
 from ostools.tasks import CollapseTask, Task
 from ostools.tasks.questions import question
 
@@ -56,16 +56,16 @@ class Forecast:
 @dataclass(frozen=True)
 class Unloaded:
     """A model that would be loaded in `dtype` on that kind of device ("cpu", "cuda"), whole or by a device map. `limit`:
-    bytes that the work may take beside it, where the work can be fitted to that. `chat`: how texts are put to it, as
-    `models.encode` takes it. A directory with a configuration and a tokenizer, and without weights, is enough: its
-    parameters are then counted from its shape. Raises `InputError` as loading would."""
+    bytes that the work may take beside it, where the work can be fitted to that. `encoding`: how texts are put to it.
+    A directory with a configuration and a tokenizer, and without weights, is enough: its parameters are then counted from its
+    shape. Raises `InputError` as loading would."""
 
     source: Source
     dtype: torch.dtype
     kind: str
     device_map: str | None = None
     limit: int | None = None
-    chat: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    encoding: EncodingOptions = field(default_factory=EncodingOptions, hash=False)
 
     @property
     def shape(self) -> Shape:
@@ -78,7 +78,7 @@ class Unloaded:
         """Tokens of a prompt, given as text or as ids."""
         if not isinstance(prompt, str):
             return len(prompt)
-        return count_tokens(required(_tokenizer(self.source.directory)), prompt, **self.chat)
+        return count_tokens(required(_tokenizer(self.source.directory)), prompt, **self.encoding)
 
     def longest(
         self,
@@ -88,9 +88,7 @@ class Unloaded:
         seed: int = 0,
         mitigation: Mitigation | str | None = None,
         elicitation: Elicitation | None = None,
-        chat: bool | None = None,
-        system: str | None = None,
-        thinking: bool = False,
+        **encoding: Unpack[EncodingOptions],
     ) -> LongestPrompt:
         """The longest prompt of a task; `elicitation`: as `evaluate` asks them, None: alone, in a chat where there is a
         template."""
@@ -101,14 +99,15 @@ class Unloaded:
             return LongestPrompt(max(len(pair.extended) for pair in pair_list))
         tokenizer = required(_tokenizer(self.source.directory))
         if elicitation is not None:
-            chat = elicitation == CHAT
-        chat = bool(tokenizer.chat_template) if chat is None else chat
-        require_chat(chat, system, thinking)
+            encoding |= {"chat": elicitation == CHAT}
+        if encoding.get("chat") is None:
+            encoding |= {"chat": bool(tokenizer.chat_template)}
+        require_chat(**encoding)
         task_question = question(form, length, seed=seed, mitigation=mitigation_object)
         text, line = task_question.text, task_question.line
         if elicitation == FEW_SHOT:
             text = "".join(few_shot_text(task_question, mitigation_object))
-        token_count = count_tokens(tokenizer, text, chat=chat, system=system, thinking=thinking)
+        token_count = count_tokens(tokenizer, text, **encoding)
         return LongestPrompt(token_count, count_tokens(tokenizer, line) if line.strip() else 0, task_question.counts)
 
     def elicitation(self, task: Task | str, elicitation: str | None = None, chat: bool | None = None) -> Elicitation:

@@ -145,7 +145,7 @@ def describe(model: TransformerBridge) -> ModelDescription:
     weights = dict(named_weights(model))
     require_numbers(weights.values())
     dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights.values()})
-    narrow, eager = bool({"bfloat16", "float16"} & set(dtypes)), getattr(model.cfg, "eager_scores", True)
+    is_eager_choice = is_narrow(dtypes) and attention_named(model) == EAGER
     devices = sorted({str(weight.device) for weight in weights.values()})
     bos, eos = _special_tokens(model.tokenizer)
     return ModelDescription(
@@ -159,12 +159,25 @@ def describe(model: TransformerBridge) -> ModelDescription:
         n_key_value_heads=model.cfg.n_key_value_heads or model.cfg.n_heads,
         d_vocab=int(model.W_E.shape[0]),
         n_parameters=sum(weight.numel() for weight in weights.values()),
-        dtype="+".join(dtypes) + "-eager" * (narrow and eager),
+        dtype="+".join(dtypes) + "-eager" * is_eager_choice,
         device="+".join(devices),
-        attention_implementation="float32 scores" if narrow and not eager else "eager",
+        attention_implementation=attention_named(model),
         bos=bos,
         eos=eos,
     )
+
+
+EAGER, FLOAT32_SCORES = "eager", "float32 scores"
+
+
+def is_narrow(dtypes: Iterable[str]) -> bool:
+    return bool({"bfloat16", "float16"} & set(dtypes))
+
+
+def attention_named(model: TransformerBridge) -> str:
+    """How a pass of the bridge computes attention: in 16 bits with scores and softmax in float32, unless eager was chosen."""
+    dtypes = (str(weight.dtype).removeprefix("torch.") for weight in model.parameters())
+    return FLOAT32_SCORES if is_narrow(dtypes) and not getattr(model.cfg, "eager_scores", True) else EAGER
 
 
 def _special_tokens(tokenizer: Any) -> tuple[str | None, str | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from jaxtyping import Int
@@ -42,6 +42,25 @@ from ostools.models.tokenizer_calls import (
 )
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+class EncodingOptions(TypedDict, total=False):
+    """How a text becomes tokens: keywords of `encode`, of every measurement of a text or a task, and of the command line.
+
+    Args:
+        bos: whether the tokenizer's BOS, into which attention sinks, stands before a plain text; None: as the tokenizer does
+            by itself. Not for a chat, whose template writes its special tokens, nor for ids.
+        chat: whether a text is a user's turn in the tokenizer's chat template, with the opening of the answer. None: a text
+            is not, a task's question is where there is a template.
+        system: a system prompt before it, in the chat template.
+        thinking: whether the model is to think before it answers, if its template has a switch (`enable_thinking`,
+            `thinking`, `reasoning_effort`).
+    """
+
+    bos: bool | None
+    chat: bool | None
+    system: str | None
+    thinking: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,48 +146,37 @@ class Prompt:
 
 
 @checked_arguments(InputError, IN_WORDS)
-def encode(
-    model: TransformerBridge,
-    text: str,
-    *,
-    bos: bool | None = None,
-    chat: bool = False,
-    system: str | None = None,
-    thinking: bool = False,
-) -> Prompt:
+def encode(model: TransformerBridge, text: str, **encoding: Unpack[EncodingOptions]) -> Prompt:
     """The prompt of a text, after the special tokens that the tokenizer puts before it. The text itself never becomes one.
 
-    What the tokenizer puts behind a text (its EOS) is left out: a prompt is continued, and ends in its text's last token.
-    `Prompt.left_out`, and every provenance, say so.
-
-    Args:
-        bos: whether the tokenizer's BOS stands before the text; None: as the tokenizer does by itself. Only for plain text.
-        chat: whether the text is put into the tokenizer's chat template, as a user's turn with the opening of the answer. Other
-            special tokens are then not added.
-        system: a system prompt before it.
-        thinking: whether the model is to think before it answers, if its template has a switch (`enable_thinking`, `thinking`,
-            `reasoning_effort`). `Prompt.chat` says what became of it.
+    Options: `EncodingOptions`. What the tokenizer puts behind a text (its EOS) is left out: a prompt is continued, and ends in
+    its text's last token. `Prompt.left_out`, and every provenance, say so. `Prompt.chat` says what became of `thinking`.
 
     Raises `InputError` for `bos=True` if the tokenizer has no BOS; for empty text; for text longer than the context; for text
     that the tokenizer cannot keep from becoming a special token; for two leading BOS, unknown tokens and ids outside the
     embedding; for a system prompt that the template does not take; for `thinking` if it has no switch; for `system` or
     `thinking` without a chat, and `bos` with one; and for a template that rewrites the message.
     """
-    require_chat(chat, system, thinking, bos)
+    require_chat(**encoding)
     _require_text(text)
     tokenizer = tokenizer_of(model)
     if markers := markers_in(tokenizer, text):
         notice_markers(text, markers)
-    if chat:
-        rendered, ids = chat_ids(tokenizer, text, system, thinking)
+    if encoding.get("chat"):
+        rendered, ids = _chat_ids(tokenizer, text, encoding)
         prompt = _prompt(model, rendered.text, ids, _origins(tokenizer, rendered, ids), rendered.chat)
         return replace(prompt, markers=markers)
+    bos = encoding.get("bos")
     before, body, (_, after) = lead(tokenizer, bos), text_ids(tokenizer, text), frame(tokenizer)
     prompt = _prompt(model, text, [*before, *body], [SPECIAL] * len(before) + [TEXT] * len(body))
     if left_out := tuple(token_text(tokenizer, index) for index in after):
         notice_left_out(left_out)
     not_added = None if bos is not None or tokenizer.bos_token_id in before else tokenizer.bos_token
     return replace(prompt, markers=markers, chosen_bos=bos, bos_not_added=not_added, left_out=left_out)
+
+
+def _chat_ids(tokenizer: Any, text: str, encoding: EncodingOptions) -> tuple[Rendered, list[int]]:
+    return chat_ids(tokenizer, text, encoding.get("system"), encoding.get("thinking", False))
 
 
 def _require_text(text: object) -> None:
@@ -192,16 +200,17 @@ def _as_rendered(tokenizer: Any, text: str) -> Rendered | None:
     return again if again is not None and again.text == text else None
 
 
-def require_chat(chat: bool, system: object, thinking: object, bos: object = None) -> None:
+def require_chat(**encoding: Unpack[EncodingOptions]) -> None:
     """Refuse, with `InputError`, what only a chat template knows of where there is none, and `bos` where there is one."""
-    chat_options = [name for name, value in (("system", system), ("thinking", thinking or None)) if value is not None]
-    if chat_options and not chat:
+    chat_options = [name for name in ("system", "thinking") if encoding.get(name) not in (None, False)]
+    if chat_options and not encoding.get("chat"):
         raise InputError(
             f"{chat_options[0]}: expected a chat, found plain text: ask in the chat template, or leave {chat_options[0]} out"
         )
-    if chat and bos is not None:
+    if encoding.get("chat") and encoding.get("bos") is not None:
         raise InputError(
-            "bos: expected plain text, found a chat, whose template writes its special tokens: leave bos out"
+            "bos: expected plain text, found a chat, whose template writes its special tokens: leave bos out, or ask without "
+            "the template, chat=False"
         )
 
 
@@ -210,18 +219,12 @@ def prompt_ids(tokenizer: Any, text: str, bos: bool | None = None) -> list[int]:
     return [*lead(tokenizer, bos), *text_ids(tokenizer, text)]
 
 
-def count_tokens(
-    tokenizer: Any,
-    text: str,
-    *,
-    bos: bool | None = None,
-    chat: bool = False,
-    system: str | None = None,
-    thinking: bool = False,
-) -> int:
+def count_tokens(tokenizer: Any, text: str, **encoding: Unpack[EncodingOptions]) -> int:
     """Number of ids that `encode` would make of a text, where there is a tokenizer and no model yet."""
-    require_chat(chat, system, thinking, bos)
-    return len(chat_ids(tokenizer, text, system, thinking)[1] if chat else prompt_ids(tokenizer, text, bos))
+    require_chat(**encoding)
+    if encoding.get("chat"):
+        return len(_chat_ids(tokenizer, text, encoding)[1])
+    return len(prompt_ids(tokenizer, text, encoding.get("bos")))
 
 
 def fitted(model: TransformerBridge, prompt: Prompt) -> Prompt:

@@ -6,7 +6,6 @@ made of. `ThisProcess` measures one cell after the other; `ray_cluster` has the 
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 from abc import ABC, abstractmethod
@@ -17,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
+from hooks.errors import full_signature
 from ostools.ground.errors import INTERRUPTS, InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import available_memory, free_memory
 from ostools.ground.out_of_memory import (
@@ -84,7 +84,7 @@ def forecast(cell: Cell, source: Source, device: str, device_map: str | None = N
 
 def _work(cell: Cell, model: Unloaded) -> int:
     measurement, form = MEASUREMENTS[cell.measurement], form_of(cell.task, cell.measurement)
-    names = inspect.signature(measurement.memory).parameters
+    names = full_signature(measurement.memory).parameters
     values: dict[str, Any] = {"task": form, "lengths": cell.lengths, "dtypes": [cell.dtype], "seeds": cell.seeds}
     values |= {"mitigation": cell.mitigated, **cell.arguments, **measurement.swept.fixed}
     if "pos" in names:

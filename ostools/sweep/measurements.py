@@ -11,11 +11,12 @@ import json
 import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from transformer_lens.model_bridge import TransformerBridge
 
+from hooks.errors import full_hints
 from ostools.ground.records import Record, records
 from ostools.measure.swept import Cell, Rows, Swept
 
@@ -70,7 +71,7 @@ class Measurement:
 def _measurement(target: str, record: Record) -> Measurement:
     function, swept = _imported(target), _imported(record.sweep)
     name = function.__name__.replace("_", "-")
-    parameters, hints = inspect.signature(function).parameters, get_type_hints(inspect.unwrap(function))
+    parameters, hints = inspect.signature(function).parameters, full_hints(function)
     fields: dict[str, Any] = {"name": (Literal[name], name)}
     for option, constraint in swept.options.items():
         if isinstance(constraint, tuple):

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+import ostools as ost
 from ostools.models import encode
+from ostools.results import frame_of
+from ostools.tasks import questions
 from tests.checkpoints import CHAT_TEMPLATE, tiny_model, write_checkpoint
 from tests.cli.asking import assert_refused
 from tests.sets import quick
@@ -60,7 +63,6 @@ def test_what_a_chat_cannot_be_is_refused(run, thinker: str, bare: str) -> None:
     refusals = {
         "bounds spectra --prompt 1 --system 2": "--system: expected --chat beside it, found none",
         "evaluate --lengths 3 --elicitation zero-shot --thinking": "thinking: expected a chat, found plain text",
-        "attention --task copy-last --length 3 --chat": "--chat: a task is asked in the chat template where there is one",
     }
     for line, words in refusals.items():
         assert_refused(run(*line.split(), "--model", thinker), words)
@@ -74,6 +76,11 @@ BOS_CHOSEN = {
     "bounds --variant local": ["--no-bos"],
     "attention heads": ["--no-bos"],
     "ablate faithfulness --draws 1 --orders 19": ["--no-bos"],
+    "sensitivity hops --cotangents 2": ["--no-bos"],
+    "sensitivity attribution": ["--no-bos"],
+    "bounds spectra": ["--no-bos"],
+    "attention baselines": ["--no-bos"],
+    "sensitivity range --draws 1": ["--no-bos"],
 }
 
 
@@ -90,9 +97,10 @@ def test_a_bos_is_chosen_of_a_text(run, thinker: str, line: str) -> None:
 
 def test_a_bos_is_chosen_of_plain_text_alone(run, thinker: str) -> None:
     refusals = {
-        "attention --prompt 1 --chat --no-bos": "--bos and --no-bos are of a plain text: expected --prompt alone, found --chat",
-        "attention --ids 2,40 --bos": "--bos and --no-bos are of a plain text: expected --prompt alone, found --ids",
-        "attention --task copy-last --length 3 --bos": "--bos and --no-bos are of a text: expected --prompt beside them",
+        "attention --prompt 1 --chat --no-bos": "--bos and --no-bos are of a plain text, found --chat, whose template writes",
+        "attention --ids 2,40 --bos": "--bos: expected --prompt beside it, found --ids, which stand as they are",
+        "bounds --ids 2,40 --chat": "--chat: expected --prompt beside it, found --ids, which stand as they are",
+        "attention --task copy-last --length 3 --bos": "bos: expected plain text, found a chat, whose template writes",
     }
     for line, words in refusals.items():
         assert_refused(run(*shlex.split(line), "--model", thinker), words)
@@ -112,3 +120,44 @@ def test_the_prompts_of_a_file_are_each_a_turn(run, thinker: str, tmp_path: Path
     assert prompts["1"]["token_ids"] == _token_ids()
     assert [prompts[number]["thinking"] for number in ("1", "2")] == ["off", "off"]
     assert {row["origin"] for row in result["rows"]} == {"special", "template", "text"}
+
+
+OF_A_TASK = {
+    "evaluate --lengths 3 --max-new-tokens 2": lambda result: result["rows"][0]["tokens"],
+    "attention --length 3": lambda result: len(result["provenance"]["token_ids"]),
+    "sensitivity --length 3 --method sketch": lambda result: len(result["provenance"]["token_ids"]),
+    "collapse --lengths 3 --dtype float32": lambda result: len(result["provenance"]["token_ids"]),
+}
+
+
+@pytest.mark.parametrize("line", quick(OF_A_TASK, "sensitivity --length 3 --method sketch"))
+def test_a_tasks_question_has_no_bos_where_none_is_asked_for(run, thinker: str, line: str) -> None:
+    words = "--task copy-last --no-chat"
+    plain, without = (_result(run, thinker, f"{line} {words} {option}") for option in ("", "--no-bos"))
+    assert OF_A_TASK[line](plain) == OF_A_TASK[line](without) + 1
+    assert without["provenance"]["parameters"]["bos"] is False
+
+
+def test_a_task_in_the_place_of_a_prompt(run, thinker: str) -> None:
+    """Its question, read where it is asked for, under a mitigation that rewrites it; the numbers are those of Python."""
+    line = "bounds --variant local --task count-ones --length 4 --position last-item --mitigation separator:every=2"
+    found = _result(run, thinker, line)
+    model = ost.load_model(thinker, device="cpu")
+    (question,) = questions("count-ones", lengths=[4])
+    asked: dict[str, Any] = {"position": "last-item", "mitigation": "separator:every=2"}
+    expected = ost.bounds(model, question, variants="local", **asked)
+    assert [row["value"] for row in found["rows"]] == frame_of(expected)["value"].tolist()
+    assert found["provenance"]["parameters"]["read_at"]["position"] == "last-item"
+
+
+def test_a_task_and_its_length_stand_together(run, thinker: str) -> None:
+    refusals = {
+        "bounds --task count-ones": "--task: expected --task NAME and --length N",
+        "bounds --length 3": "--length: expected --task NAME and --length N",
+        "bounds --task count-ones --length 3 --prompt 1": "--prompt and --task exclude each other",
+        "bounds --task count-one --length 3": "did you mean 'count-ones'",
+        "sensitivity --prompt 1 --position answer": "expected a task's prompt for 'answer', found a prompt without a task",
+        "bounds": "expected --prompt TEXT or --ids 2,40,50 or --prompts FILE or --task NAME, found none of them",
+    }
+    for line, words in refusals.items():
+        assert_refused(run(*line.split(), "--model", thinker), words)

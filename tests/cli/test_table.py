@@ -12,15 +12,19 @@ from pathlib import Path
 import click
 import pytest
 
+from hooks.errors import full_signature
 from ostools.cli.commands import COMMANDS, VERBS, Command
 from ostools.cli.global_options import parse_bytes, parse_seconds
 from ostools.cli.options import SUPPLIED, declared, fields_of, shown_default, takes_prompt
 from ostools.cli.signature import UNKNOWN, imported, signature_of
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import parse_lengths
+from ostools.models import encode
 from tests.cli.asking import in_a_process, parsed
 
 HEAVY = ("torch", "transformer_lens", "transformers", "pandas", "altair", "numpy", "jinja2", "rich", "statsmodels")
+ENCODE = dict(full_signature(encode).parameters)
+
 every_command = pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
 
 
@@ -73,15 +77,16 @@ def test_examples_can_be_typed_and_every_option_has_help(run, tmp_path: Path, co
 @every_command
 def test_every_parameter_is_an_option_or_python_only_with_the_reason(command: Command) -> None:
     """The source as it is read is the function as it runs."""
-    function = inspect.unwrap(imported(command.function))
-    parameters = dict(inspect.signature(function).parameters)
+    parameters = dict(full_signature(imported(command.function)).parameters)
     signature = signature_of(command.function)
+    names = {parameter.name for parameter in signature.parameters}
+    if parameters.pop("encoding", None) is not None:
+        parameters |= {name: ENCODE[name] for name in names & set(ENCODE) - set(parameters)}
     if parameters.pop("options", None) is not None:
         source = next(iter(command.lines_of))
-        further = inspect.signature(inspect.unwrap(imported(f"ostools.{source}"))).parameters
-        names = {parameter.name for parameter in signature.parameters}
+        further = ENCODE | dict(full_signature(imported(f"ostools.{source}")).parameters)
         parameters |= {name: further[name] for name in names - set(parameters)}
-        assert set(further) - names <= {"profiles"}
+        assert set(further) - names <= {"profiles", "text"}
     assert {parameter.name for parameter in signature.parameters} == set(parameters)
     options = {field.name for field in fields_of(command)}
     prompts = {parameter.name for parameter in signature.parameters if takes_prompt(parameter)}

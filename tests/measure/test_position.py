@@ -129,7 +129,7 @@ def test_the_begun_line_is_no_text_of_the_users_and_no_item(model: TransformerBr
 @pytest.mark.parametrize("position", POSITIONS)
 def test_a_probe_decodes_the_right_answer_from_the_position(model: TransformerBridge, position: Position) -> None:
     form, lengths = task("count-ones-bernoulli"), (3, 4, 5, 6, 7)
-    asked = ProbeTask.of(model, form, lengths, range(6), None, None, None, position)
+    asked = ProbeTask.of(model, form, lengths, range(6), None, None, position)
     for one in asked.prompts:
         length, seed = one.task_prompt.length, one.task_prompt.seed
         assert one.ids == read_at(model, render_prompt(model, form, length, seed=seed), position).ids
@@ -298,8 +298,10 @@ def test_a_last_item_that_its_tokenizer_joins_with_what_follows_is_refused() -> 
             "count-ones: expected the task's sequence in the prompt as the task writes it, found it rewritten",
         ),
         (
-            lambda model: ost.sensitivity(model, questions("count-ones", lengths=[3])[0], mitigation="hint"),
-            "hint rewrites the prompt, found a task's question: give the question that it makes",
+            lambda model: ost.sensitivity(
+                model, questions("count-ones", lengths=[3], mitigation="hint")[0], mitigation="separator"
+            ),
+            "separator: expected a task's question as it is made without a mitigation or examples, found one under 'hint'",
         ),
         (
             lambda model: read_at(model, render_prompt(model, COUNT, 430)),

@@ -21,19 +21,22 @@ if TYPE_CHECKING:
     from ostools.measure.unloaded import Unloaded
     from ostools.models import Prompt
     from ostools.tasks import CollapseTask, Task
+    from ostools.tasks.questions import Question
 
 
+@with_options_of("ostools.models.tokens:encode", "text")
 def profile(
     model: TransformerBridge,
-    prompt: str | Prompt,
+    prompt: str | Prompt | Question,
     *,
     method: str = "auto",
     cotangents: int = 8,
-    position: int | None = None,
+    position: int | str | None = None,
     norm: str | None = None,
     mitigation: Mitigation | str | None = None,
     max_memory: int | None = None,
     progress: Progress | None = None,
+    **encoding: Any,
 ) -> Profile:
     """Say which tokens matter, and test for a U-shape.
 
@@ -52,16 +55,18 @@ def profile(
         mitigation=mitigation,
         max_memory=max_memory,
         progress=progress,
+        **encoding,
     )
     return measure.profile(measured, norm=norm)
 
 
 @with_options_of("ostools.measure.faithfulness.faithfulness:faithfulness", "profiles")
+@with_options_of("ostools.models.tokens:encode", "text")
 def faithfulness(
     model: TransformerBridge,
-    prompt: str | Prompt,
+    prompt: str | Prompt | Question,
     *,
-    position: int | None = None,
+    position: int | str | None = None,
     linearisations: Sequence[str] | None = None,
     variants: Sequence[str] = (),
     mitigation: Mitigation | str | None = None,
@@ -79,11 +84,12 @@ def faithfulness(
     from ostools import measure
 
     common: dict[str, Any] = {"max_memory": max_memory, "mitigation": mitigation}
+    common |= {name: options.pop(name) for name in ("bos", "chat", "system", "thinking") if name in options}
     measured = measure.sensitivity(model, prompt, linearisations=linearisations, position=position, **common)
-    positions = "last" if position is None else "all"
+    place: dict[str, Any] = {"positions": "all"} if isinstance(position, int) else {"position": position}
     profiles: Any = [measured]
     if variants:
-        profiles.append(measure.bounds(model, prompt, variants=variants, positions=positions, **common))
+        profiles.append(measure.bounds(model, prompt, variants=variants, **place, **common))
     return measure.faithfulness(model, profiles, mitigation=mitigation, **options)
 
 
@@ -184,6 +190,7 @@ def pairs_memory(
     return collapse_memory(model, pairs, lengths, dtypes=dtypes, layers=layers, mitigation=mitigation)
 
 
+@with_options_of("ostools.models.tokens:encode", "model", "text")
 def difference(
     *,
     prompt: Prompt | None = None,
@@ -195,6 +202,7 @@ def difference(
     against_model: str | None = None,
     corresponding: bool = False,
     model: str | None = None,
+    **encoding: Any,
 ) -> None:
     """Compare what the last token attends to in two runs, head by head and token by token.
 
@@ -210,10 +218,9 @@ def difference(
     from ostools import measure
     from ostools.cli.commands import COMMANDS
     from ostools.cli.limits import memory_of
-    from ostools.cli.prompts import Prompts
     from ostools.cli.running import EMBEDDED, at_work, give, on_model
 
-    options = {"prompt": prompt, "task": task, "length": length, "seed": seed}
+    options = {"prompt": prompt, "task": task, "length": length, "seed": seed, **encoding}
     arguments = {name: value for name, value in options.items() if value is not None}
     if (second_runs := sum(run is not None for run in (mitigation, against_prompt, against_model))) != 1:
         raise InputError(
@@ -230,9 +237,7 @@ def difference(
             if mitigation is not None:
                 results.append(measure.attention(loaded, **encoded, mitigation=mitigation))
             elif against_prompt is not None:
-                wrapped = prompt.wrapped if isinstance(prompt, Prompts) else None
-                second: Any = Prompts((against_prompt,), wrapped).of(loaded)
-                results.append(measure.attention(loaded, second))
+                results.append(measure.attention(loaded, against_prompt, **encoding))
         return results
 
     results = patterns(model or EMBEDDED)

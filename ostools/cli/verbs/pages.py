@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from ostools.cli import terminal
 from ostools.cli.global_options import GLOBALS
 from ostools.cli.prompts import Prompts
 from ostools.cli.running import EMBEDDED, at_work, each_at_work
+from ostools.cli.signature import with_options_of
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ostools.models import Prompt
 
 
+@with_options_of("ostools.models.tokens:encode", "model", "text")
 def report(
     *,
     models: Sequence[str] | None = None,
@@ -28,6 +30,7 @@ def report(
     lengths: Sequence[int] | None = None,
     quick: bool = False,
     run: Path | None = None,
+    **encoding: Any,
 ) -> None:
     """Measure everything, write one HTML file.
 
@@ -45,6 +48,7 @@ def report(
         quick: a first look: fewer lengths, answers and sections; the page says which.
         run: the directory of a sweep, finished or not; nothing is measured.
     """
+    from ostools.models import encode
     from ostools.reporting.report.report import report as write_report
     from ostools.results import checked_output
 
@@ -63,8 +67,10 @@ def report(
     if len(names) > 2 or len({*names}) < len(names):
         raise InputError(f"--model: expected one model, or two that differ, found {', '.join(names)}: leave one out")
     if len(names) == 2 and prompts is not None:
-        _require_plain_text(prompts)
+        _require_plain_text(prompts, encoding)
     options: dict[str, Any] = {"out": out, "sections": sections, "lengths": lengths, "quick": quick}
+    if prompts is None and encoding:
+        raise InputError(f"--{next(iter(encoding))}: expected --prompt beside it, found none")
     memory = _report_memory(prompts, lengths, sections, quick)
     if len(names) == 2:
         from ostools.cli.limits import within_time
@@ -75,17 +81,18 @@ def report(
             page = write_report(models=loading, prompt=text, progress=progress, **options)
     else:
         with at_work("measuring", names[0], memory) as (model, progress):
-            encoded = None if prompts is None else prompts.of(model)
+            encoded: Any = None if prompts is None else prompts.of(model)
+            encoded = encode(model, encoded, **encoding) if encoding else encoded
             page = write_report(model, prompt=encoded, progress=progress, **options)
     terminal.tell_written(page)
 
 
-def _require_plain_text(prompts: Prompts) -> None:
+def _require_plain_text(prompts: Prompts, encoding: Mapping[str, Any]) -> None:
     """Refuse what is of one model alone: token ids, a chat template, and its BOS."""
     if not isinstance(prompts.values[0], str):
         raise InputError("--ids: expected one --model, found two, which may number tokens differently: give --prompt")
-    if prompts.wrapped is not None:
-        option, owned = ("--chat", "a template") if "chat" in prompts.wrapped else ("--bos", "a tokenizer")
+    if encoding:
+        option, owned = ("--chat", "a template") if "chat" in encoding else ("--bos", "a tokenizer")
         raise InputError(f"{option}: expected one --model, found two, each with {owned} of its own: leave it out")
 
 
@@ -96,7 +103,7 @@ def _report_memory(
         from ostools.reporting.report.report import LONGEST, default_prompt, report_memory
         from ostools.reporting.sections.extent import extent_of
 
-        text = default_prompt() if prompts is None else prompts.values[0]
+        text: Any = default_prompt() if prompts is None else prompts.values[0]
         measured = extent_of(model.shape, quick).lengths(LONGEST) if lengths is None else lengths
         return report_memory(model, text, measured, sections, quick)
 

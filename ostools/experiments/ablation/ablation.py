@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -39,8 +39,10 @@ from ostools.measure.bounds.variants import Belief, judged
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.contexts import full_precision, true_arithmetic
+from ostools.measure.task_prompt import in_tokens_already
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
@@ -157,8 +159,8 @@ def ablation(
     method: str = "zero",
     measures: Sequence[str] | None = None,
     prefilled: bool = False,
-    chat: bool | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Ablation:
     """Take parts of the model out, one at a time, and measure what changes, beside a first-order prediction.
 
@@ -176,23 +178,26 @@ def ablation(
             possible. Edges have no "collapse": the two prompts of a pair have different lengths.
         prefilled: whether the right answer's line, up to the answer itself, is put after the prompt:
             y_n is then the token from which the answer is read.
-        chat: whether the tokenizer's chat template is used; None: if it has one.
         progress: called as progress(done, total) after each part.
 
+    How a task's prompts are encoded: `EncodingOptions`.
+
     The sensitivity is that of the real derivative. The prediction is -dm/dg at g = 1, where g is a gate on the part and m the
-    measure. Active edits stay active. All is computed in float32, or in float64 for a float64 model. Raises `InputError` for
-    unknown names and parts, a prompt longer than the context, a pair that rounding alone keeps apart, and numbers that are
-    not finite.
+    measure. Active edits stay active. All is computed in float32, or in float64 for a float64 model
+    (`computed_in`), log p of the right line too: an effect stands beside its derivative. That of `ost.evaluate` is in the
+    model's own dtype. Raises `InputError` for unknown names and parts, a prompt longer than the context, a pair that rounding
+    alone keeps apart, and numbers that are not finite.
     """
     checked_method(what, method)
     names = _checked_measures(what, measures, task)
     whole_number("top", top, 1)
     parts = None if targets is None else checked_targets(model, what, targets)
     work = full_precision(model, "ablation")
-    questions = _questions(work, task, lengths, seeds, names, prefilled=prefilled, chat=chat)
+    questions = _questions(work, task, lengths, seeds, names, prefilled=prefilled, encoding=encoding)
     settings: dict[str, Any] = {"task": questions[0].task, "lengths": [question.length for question in questions]}
     settings |= {"seeds": list(seeds), "what": what, "targets": parts, "top": top, "method": method, "begun": prefilled}
-    settings |= {"measures": names, "chat": chat, **(task.provenance if isinstance(task, AnsweredPrompt) else {})}
+    settings |= {"measures": names, **encoding, **(task.provenance if isinstance(task, AnsweredPrompt) else {})}
+    settings |= {"computed_in": str(next(work.parameters()).dtype).removeprefix("torch.")}
     ids = tuple(questions[0].prompt.tolist()) if len(questions) == 1 else None
     provenance = Provenance.collect(model, ids, measurement="ablation", **settings)
     rows: list[dict[str, Any]] = []
@@ -225,10 +230,12 @@ def _questions(
     names: Sequence[str] | None,
     *,
     prefilled: bool,
-    chat: bool | None,
+    encoding: EncodingOptions,
 ) -> list[Question]:
     """The prompts that the parts are taken out on."""
     if isinstance(task, Prompt | AnsweredPrompt):
+        if encoding:
+            raise in_tokens_already([*encoding], "a Prompt")
         if lengths is not None or prefilled:
             raise InputError(
                 "ablation: a prompt has no lengths and no line to begin; leave lengths and prefilled (--prefilled) out"
@@ -239,7 +246,7 @@ def _questions(
         raise InputError("ablation: expected lengths for a task, such as lengths=[20], found none")
     form = tasks.task(task)
     return [
-        of_task(model, form, length, seed, prefilled=prefilled, chat=chat, measures=names or MEASURES)
+        of_task(model, form, length, seed, prefilled=prefilled, measures=names or MEASURES, **encoding)
         for length in checked_lengths(lengths)
         for seed in seeds_of(form, seeds)
     ]
@@ -288,8 +295,14 @@ def _rows(
 
 
 def ablation_memory(
-    model: Unloaded, task: Task | str, lengths: Sequence[int], *, what: str = "heads", method: str = "zero"
+    model: Unloaded,
+    task: Task | str,
+    lengths: Sequence[int],
+    *,
+    what: str = "heads",
+    method: str = "zero",
+    **encoding: Unpack[EncodingOptions],
 ) -> int:
     """Bytes of a pass over the longest prompt, whose patterns are kept."""
     checked_method(what, method)
-    return patterns_bytes(model.shape, model.longest(task, lengths).tokens)
+    return patterns_bytes(model.shape, model.longest(task, lengths, **encoding).tokens)

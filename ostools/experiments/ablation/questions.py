@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from transformer_lens.model_bridge import TransformerBridge
@@ -16,7 +16,7 @@ from ostools.measure.answers.probability import line_ends
 from ostools.measure.position import read_at
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.models import Prompt
-from ostools.models.tokens import fitted
+from ostools.models.tokens import EncodingOptions, fitted
 from ostools.tasks import Task, label
 
 MEASURES = ("sensitivity", "collapse", "answers")
@@ -80,11 +80,11 @@ def of_task(
     seed: int,
     *,
     prefilled: bool,
-    chat: bool | None,
     measures: Sequence[str],
+    **encoding: Unpack[EncodingOptions],
 ) -> Question:
     """A task's question; `prefilled`: with the right line begun, so that the last token is the one the answer is read from."""
-    task_prompt = render_prompt(model, task, length, seed=seed, chat=chat)
+    task_prompt = render_prompt(model, task, length, seed=seed, **encoding)
     if task_prompt.thinks:
         raise InputError(
             "ablation: expected a chat template with which the answer stands right after the prompt, found one with which the "
@@ -94,7 +94,7 @@ def of_task(
     prompt, answer = _split(model, task_prompt, prefilled)
     extended = None
     if "collapse" in measures:
-        extended, _ = _split(model, render_prompt(model, task, length + 1, seed=seed, chat=chat), prefilled)
+        extended, _ = _split(model, render_prompt(model, task, length + 1, seed=seed, **encoding), prefilled)
     ends = _tensor(model, sorted(line_ends(model)))
     return Question(label(task), length, seed, prompt, carriers, answer, extended, ends)
 

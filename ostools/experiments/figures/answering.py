@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
@@ -32,6 +32,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.measure.unloaded import Unloaded
 from ostools.models.describe import metadata_of
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import AppendixTask
@@ -48,8 +49,8 @@ def greedy_answers(
     lengths: Sequence[int],
     *,
     max_new_tokens: int = 256,
-    chat: bool | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Greedy answers to every task at every length and each of its seeds, and the settings for the provenance.
 
@@ -57,9 +58,9 @@ def greedy_answers(
     `max_new_tokens` of the settings is by mode of reasoning, as the two have different ones.
     """
     if isinstance(model, Hosted):
-        return _hosted_answers(model, seeds_by_task, lengths, chat)
+        return _hosted_answers(model, seeds_by_task, lengths, encoding)
     task_prompts = [
-        render_prompt(model, task, n, seed=seed, chat=chat)
+        render_prompt(model, task, n, seed=seed, **encoding)
         for n in lengths
         for task, seeds in seeds_by_task.items()
         for seed in seeds
@@ -104,11 +105,17 @@ def _row(
 
 
 def _hosted_answers(
-    hosted: Hosted, seeds_by_task: Mapping[AppendixTask, Sequence[int]], lengths: Sequence[int], chat: bool | None
+    hosted: Hosted,
+    seeds_by_task: Mapping[AppendixTask, Sequence[int]],
+    lengths: Sequence[int],
+    encoding: EncodingOptions,
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The table of `greedy_answers` out of a hosted model's answers."""
-    if chat is not None:
-        raise InputError("chat: how a hosted model's prompts were wrapped was decided where it was asked: leave it out")
+    if encoding:
+        name = next(iter(encoding))
+        raise InputError(
+            f"{name}: how a hosted model's prompts were wrapped was decided where it was asked: leave it out"
+        )
     question_list = hosted.only(figure_questions(seeds_by_task, lengths))
     frame: Any = hosted_rows(hosted, question_list).drop(columns=["status", "sample", "log_probability"])
     forms = [prompt.task for prompt in question_list]
@@ -206,22 +213,21 @@ def figure_2(
     model: TransformerBridge | Hosted,
     lengths: Iterable[int] = FIGURE_2_LENGTHS,
     *,
-    chat: bool | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Figure2:
     """Greedy answers to the six prompts of Figure 2 at every length.
 
     Args:
         model: a loaded model, or the answers of one that runs elsewhere (`ostools.measure.read_answers`).
         lengths: numbers of digits.
-        chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total) with the number of prompts answered.
 
     Raises `InputError` for lengths below 1 and for a prompt longer than the context. Cost: six prompts for each length, some 20
     tokens each.
     """
     length_list = checked_lengths(lengths)
-    frame, settings = greedy_answers(model, figure_2_tasks(), length_list, chat=chat, progress=progress)
+    frame, settings = greedy_answers(model, figure_2_tasks(), length_list, progress=progress, **encoding)
     panels = pd.Series({task: panel for panel, panel_tasks in FIGURE_2_PANELS.items() for task in panel_tasks})
     frame.insert(0, "panel", frame.pop("form").map(panels))
     provenance = provenance_of(model, measurement="figure-2", number=2, lengths=length_list, **settings)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
@@ -37,6 +37,7 @@ from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.hosted.answer_file import Hosted
 from ostools.measure.measurement import measurement
 from ostools.measure.unloaded import Unloaded
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import AppendixTask
@@ -110,8 +111,8 @@ def figure_3(
     panels: Sequence[str] = PANELS,
     number: Literal[3, 6] = 3,
     max_new_tokens: int = 256,
-    chat: bool | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Figure3:
     """Absolute errors of greedy answers to the prompts of Figure 3 (and 6), at every length and
     seed.
@@ -124,7 +125,6 @@ def figure_3(
         number: 6 for the caption of Figure 6. The run is the same.
         max_new_tokens: longest chain of thought of a loaded model, in tokens. What is cut there is
             not an answer, and is counted apart.
-        chat: whether the prompt is a user's turn in the tokenizer's chat template; None: if it has one.
         progress: called as progress(done, total) with the number of prompts answered.
 
     Raises `InputError` for lengths below 1, for an empty list of seeds, for an unknown panel, and for a prompt that leaves no
@@ -132,7 +132,7 @@ def figure_3(
     `max_new_tokens` tokens.
     """
     length_list, seed_list = checked_lengths(lengths), checked_seeds(seeds)
-    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "chat": chat, "progress": progress}
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "progress": progress, **encoding}
     frame, settings = greedy_answers(model, figure_tasks(seed_list, panels), length_list, **options)
     parameters = {"measurement": f"figure-{number}", "number": number, "lengths": length_list, "seeds": seed_list}
     return Figure3(frame.drop(columns="form"), provenance_of(model, **parameters, **settings))
@@ -147,15 +147,15 @@ def figure_4(
     panels: Sequence[str] = PANELS,
     number: Literal[4, 7] = 4,
     max_new_tokens: int = 256,
-    chat: bool | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Figure4:
     """Frequencies of each number among the answers to the prompts of Figure 3, and of its being
     right (Figures 4 and 7).
 
     Arguments, errors and cost are those of `figure_3`. `figure_4_of` makes it from a Figure 3 that you have, at no cost.
     """
-    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "chat": chat, "progress": progress}
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "progress": progress, **encoding}
     return figure_4_of(figure_3(model, lengths, seeds, panels=panels, **options), number)
 
 

@@ -26,7 +26,7 @@ from ostools.measure.passes.precisions import Precision
 from ostools.measure.position import ANSWER, Position, read_at
 from ostools.measure.task_prompt import Elicitation, TaskPrompt, carrier_positions, elicit, render_prompt
 from ostools.models.describe import metadata_of
-from ostools.models.tokens import context_length
+from ostools.models.tokens import EncodingOptions, context_length
 from ostools.tasks import Task
 
 _EPSILON = 2.0**-23  # float32, in which sensitivities are computed
@@ -53,7 +53,7 @@ class StudyPlan:
     lengths: list[int]
     seeds: list[int]
     dtypes: tuple[str, ...]
-    chat: bool | None
+    encoding: EncodingOptions
     sensitivity_lengths: list[int]
     elicitation: Elicitation
     measures: tuple[str, ...]
@@ -87,7 +87,7 @@ class Arm:
         if {"collapse", "sensitivity"} & set(plan.measures):
             self.read = {key: read_at(self.model, question, plan.position) for key, question in self.questions.items()}
         self.no_pair: str | None = None
-        pairs = RenderedPairs(self.model, plan.form, self.mitigation, plan.chat, plan.position)
+        pairs = RenderedPairs(self.model, plan.form, self.mitigation, plan.position, plan.encoding)
         try:
             for seed in plan.seeds if "collapse" in plan.measures else ():
                 list(pairs.pairs(ModelEncoder(self.model), plan.lengths, seed))
@@ -104,14 +104,14 @@ class Arm:
 
     def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
         return render_prompt(
-            self.model, self.plan.form, length, seed=seed, mitigation=self.mitigation, chat=self.plan.chat
+            self.model, self.plan.form, length, seed=seed, mitigation=self.mitigation, **self.plan.encoding
         )
 
     def _task_answers(self) -> TaskAnswers:
         """The questions as they are asked. Raises `InputError` for one that does not fit the context with its answer."""
         plan = self.plan
         task_prompts = [
-            elicit(self.model, plan.form, n, plan.elicitation, seed=seed, mitigation=self.mitigation)
+            elicit(self.model, plan.form, n, plan.elicitation, seed=seed, mitigation=self.mitigation, **plan.encoding)
             for n, seed in self.questions
         ]
         asked = TaskAnswers(
@@ -177,8 +177,8 @@ class Arm:
                 dtypes=dtypes,
                 seeds=plan.seeds,
                 mitigation=self.mitigation,
-                chat=plan.chat,
                 position=plan.position,
+                **plan.encoding,
             )
         except InputError as error:
             if not changes_pass(self.mitigation):

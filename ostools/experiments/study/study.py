@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
@@ -35,6 +35,7 @@ from ostools.measure.position import checked_position, reading
 from ostools.measure.task_prompt import elicitation_for
 from ostools.measure.unloaded import Unloaded
 from ostools.models.describe import metadata_of
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
@@ -66,7 +67,8 @@ class Study(
     the reason, such as a mitigation that acts on the model as given, but not in the dtype in which the quantity is measured),
     within_training (up to the length that the model's card lists; missing where it lists none).
 
-    Quantities: correct (1 or 0), log_probability (natural, of the right line), collapse_distance (L2 at y between the questions
+    Quantities: correct (1 or 0) and log_probability (natural, of the right line), both of the model in its own dtype, as people
+    run it; collapse_distance (L2 at y between the questions
     of n and n + 1 items), sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the answer; above
     d_model = 256 the Frobenius norm of a sketch, estimated), tokens (of the prompt).
 
@@ -94,12 +96,12 @@ def study(
     measures: Sequence[str] | None = None,
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     elicitation: str | None = None,
-    chat: bool | None = None,
     position: str | None = None,
     level: float = 0.95,
     sensitivity_lengths: int = 12,
     batch_size: int | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Study:
     """Compare each mitigation with none, on the same questions (docs/theory.md 6 and 7).
 
@@ -113,11 +115,12 @@ def study(
         dtypes: dtypes of the collapse distances, beside float64. An empty list: float64 alone.
         elicitation: how answers are elicited, as in `evaluate`; None: by the kind of model. Worked
             examples stand before the question for the answers alone.
-        chat: whether questions are put in the tokenizer's chat template; None: if it has one.
         position: where distances and sensitivity are measured, as in `collapse`.
         level: level of the intervals of the effects; all verdicts hold together at it.
         sensitivity_lengths: at how many lengths, evenly spread, sensitivity is measured.
         batch_size: prompts that are answered together, as in `evaluate`.
+
+    How questions are encoded: `EncodingOptions`.
 
     Effects and verdicts leave lengths beyond training out, unless there are no others. Raises `InputError` or
     `MitigationError`, before anything is measured, for unknown names, inserted text that the tokenizer merges, a prompt that
@@ -132,13 +135,15 @@ def study(
     close_lengths = close_lengths if "sensitivity" in measure_names else []
     require_batch_size(batch_size)
     dtype_list = () if dtypes in ((), []) else tuple(precision.name for precision in checked_precisions(dtypes))
-    resolved = elicitation_for(form, model.tokenizer, metadata_of(model).trained_lengths, elicitation, chat)
+    resolved = elicitation_for(
+        form, model.tokenizer, metadata_of(model).trained_lengths, elicitation, encoding.get("chat")
+    )
     plan = StudyPlan(
         form,
         length_list,
         seed_list,
         dtype_list,
-        chat,
+        encoding,
         close_lengths,
         resolved,
         tuple(measure_names),
@@ -161,7 +166,8 @@ def study(
     settings |= {"measures": list(plan.measures), "batch_size": batch_size, "answer_tokens": plain.asked.room}
     if plain.read:
         settings |= {"read_at": reading(model, list(plain.read.values())), "next_tokens": plain.next_tokens}
-    settings |= {"chat": plain.questions[length_list[0], seed_list[0]].chat, "resamples": judging.RESAMPLES}
+    first = plain.questions[length_list[0], seed_list[0]]
+    settings |= {"chat": first.chat, **first.prompt.provenance, "resamples": judging.RESAMPLES}
     provenance = Provenance.collect(model, measurement="study", **settings)
     return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level))
 
@@ -237,16 +243,16 @@ def study_memory(
     measures: Sequence[str] | None = None,
     dtypes: Sequence[str] = (),
     elicitation: str | None = None,
-    chat: bool | None = None,
     batch_size: int | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> int:
     """Bytes of what is measured of answers, distances and sensitivity: without, and with each mitigation."""
     form, names, sizes = tasks.task(task), judging.ABOUT if measures is None else measures, [0]
-    options: dict[str, Any] = {"seeds": seeds, "elicitation": elicitation, "chat": chat, "batch_size": batch_size}
+    options: dict[str, Any] = {"seeds": seeds, "elicitation": elicitation, "batch_size": batch_size}
     for mitigation in (None, *mitigations):
         if {"answers", "log_probability"} & set(names):
-            sizes.append(evaluate_memory(model, form, lengths, mitigation=mitigation, **options))
-        longest = model.longest(form, lengths, mitigation=mitigation, chat=chat)
+            sizes.append(evaluate_memory(model, form, lengths, mitigation=mitigation, **options, **encoding))
+        longest = model.longest(form, lengths, mitigation=mitigation, **encoding)
         pos = longest.tokens + longest.answer
         if "collapse" in names:
             sizes.append(collapse_bytes(model.shape, pos, len(lengths), dtypes or ("float64",)))

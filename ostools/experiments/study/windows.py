@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import pandas as pd
@@ -24,8 +24,10 @@ from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import ACTIVE, REFUSED
+from ostools.measure.position import checked_position, reading
 from ostools.measure.task_prompt import CHAT, ZERO_SHOT, render_prompt
 from ostools.measure.unloaded import Unloaded
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Frame, Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
@@ -76,8 +78,9 @@ def windows(
     seeds: Sequence[int] = (0,),
     layers: Literal["all", "alternate"] | Sequence[int] = "all",
     sinks: int = 0,
-    chat: bool | None = None,
+    position: str | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> WindowStudy:
     """Compare collapse and answers over sizes of a sliding window and without one (docs/theory.md
     7, question 3).
@@ -89,9 +92,9 @@ def windows(
             prompt, evenly spread on a log axis.
         layers: layers that slide: "all", "alternate" (0, 2, 4, ...) or numbers.
         sinks: first tokens that stay visible from everywhere, as in `mitigations.SlidingWindow`.
-        chat: whether questions are put in the tokenizer's chat template; None: if it has one.
+        position: where distances are measured, as in `collapse`.
 
-    Distances are those of y at the token from which the answer is predicted (`position="answer"` of `ost.collapse`). Raises
+    How questions are encoded: `EncodingOptions`. Raises
     `InputError` or `MitigationError` for an unknown task, a window below 1, a layer that is not there, a layer whose own window
     is narrower, and a prompt longer than the context.
     """
@@ -99,7 +102,7 @@ def windows(
 
     form = tasks.task(task)
     length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
-    questions = [render_prompt(model, form, n, seed=seed, chat=chat) for n in length_list for seed in seed_list]
+    questions = [render_prompt(model, form, n, seed=seed, **encoding) for n in length_list for seed in seed_list]
     longest, in_chat = max(len(question.prompt.ids) for question in questions), questions[0].chat
     if windows is None:
         sizes = list(spread_lengths(2, max(longest - 1, 3), MOST))
@@ -107,7 +110,8 @@ def windows(
         sizes = sorted(whole_numbers("windows", windows, 1, example="range(2, 65)"))
     # Without worked examples: a window is compared on one prompt.
     elicitation, measures = CHAT if in_chat else ZERO_SHOT, ("answers", "log_probability", "collapse")
-    plan = StudyPlan(form, length_list, seed_list, (), chat, [], elicitation, measures)
+    place = checked_position(position)
+    plan = StudyPlan(form, length_list, seed_list, (), encoding, [], elicitation, measures, position=place)
     plain = Arm(model, model, plan, None)
     if plain.no_pair is not None:
         raise InputError(plain.no_pair)
@@ -120,7 +124,8 @@ def windows(
     frame = pd.concat(tables, ignore_index=True).astype({"window": "Int64", "correct": "boolean"})
     frame["within_training"] = within_training(model, form, frame["length"])
     settings: dict[str, Any] = {"lengths": length_list, "seeds": seed_list, "chat": in_chat, "windows": sizes}
-    settings |= {"layers": layers, "sinks": sinks, "longest_prompt": longest}
+    settings |= {"layers": layers, "sinks": sinks, "longest_prompt": longest, **questions[0].prompt.provenance}
+    settings |= {"read_at": reading(model, list(plain.read.values())), "next_tokens": plain.next_tokens}
     beyond = not bool(frame["within_training"].fillna(True).any())
     provenance = Provenance.collect(
         model, measurement="windows", task=tasks.label(form), **settings, beyond_training=beyond
@@ -188,8 +193,15 @@ def _front(table: Frame, distance: np.ndarray, objective: str) -> Any:
     return ~(as_large.all(-1) & larger.any(-1)).any(0)
 
 
-def windows_memory(model: Unloaded, task: Task | str, lengths: Sequence[int], *, seeds: Sequence[int] = (0,)) -> int:
+def windows_memory(
+    model: Unloaded,
+    task: Task | str,
+    lengths: Sequence[int],
+    *,
+    seeds: Sequence[int] = (0,),
+    **encoding: Unpack[EncodingOptions],
+) -> int:
     """Bytes of the answers, and of the distances in float64."""
     form = tasks.task(task)
-    distances = collapse_memory(model, form, lengths, dtypes=("float64",))
-    return max(distances, evaluate_memory(model, form, lengths, seeds=seeds))
+    distances = collapse_memory(model, form, lengths, dtypes=("float64",), **encoding)
+    return max(distances, evaluate_memory(model, form, lengths, seeds=seeds, **encoding))

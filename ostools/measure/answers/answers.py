@@ -31,8 +31,9 @@ from ostools.measure.passes.contexts import true_arithmetic
 from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
+from ostools.models.describe import attention_named
 from ostools.models.files.tokenizer import ids_of_setting
-from ostools.models.precision.scores import own_attention
+from ostools.models.precision.scores import own_attention, runs_own_attention
 from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import decoded, writes_lines
 from ostools.models.tokens import token_text, tokenizer_of
@@ -239,13 +240,14 @@ def cache_is_exact(model: TransformerBridge) -> bool:
 
 
 def how_read(model: TransformerBridge) -> dict[str, Any]:
-    """Provenance entries: how prompts are batched and read under the edits that are active."""
+    """Provenance entries: how prompts are batched and read under the edits that are active, and by which attention."""
     how = padding(model)
     return {
         "batches": "padded" if how.allowed else "equal lengths only",
         "batches_reason": how.reason,
         "batch_tokens": chunk(TOKENS),
         "cache": cache_is_exact(model),
+        "attention": "sdpa" if runs_own_attention(model) else attention_named(model),
     }
 
 

@@ -92,6 +92,7 @@ def counting(
     lengths: Iterable[int] = range(1, 65),
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     seed: int = 0,
+    bos: bool | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
 ) -> Counting:
@@ -105,6 +106,8 @@ def counting(
         dtypes: precisions to answer in, by name, as in `collapse`. Copies are cast; the model stays
             as it is.
         seed: seed of the sequence, if the task draws one.
+        bos: whether the tokenizer's BOS stands before the prompts, which are in no chat template; None: as the tokenizer does
+            by itself.
         mitigation: a `mitigations.Mitigation` of the forward pass or its name with options ("sliding-window:window=16"). Every
             pass is under its hooks. In every dtype it has to change a logit of the longest prompt.
         progress: called as progress(done, total), in percent.
@@ -116,7 +119,7 @@ def counting(
     form = _counting_task(task)
     precisions, seed, length_list = checked_precisions(dtypes), whole_number("seed", seed), checked_lengths(lengths)
     acting = of_the_pass("counting", mitigation, "ost.evaluate and ost.collapse take it with a task")
-    pairs = RenderedPairs(model, form, chat=False)
+    pairs = RenderedPairs(model, form, encoding={"bos": bos, "chat": False})
     prompts = pairs.prompts(sorted({*length_list, *(n + 1 for n in length_list)}), seed)
     require_room(model, list(prompts.values()))
     part_progress = partial(part_of, progress, shares=1 + len(precisions), units=100)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import pandas as pd
 import torch
@@ -47,6 +47,7 @@ from ostools.measure.task_prompt import EXAMPLES, FEW_SHOT, Elicitation, TaskPro
 from ostools.measure.unloaded import Unloaded
 from ostools.models.describe import metadata_of
 from ostools.models.tokenizer_calls import writes_lines
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Provenance
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
@@ -82,13 +83,12 @@ def evaluate(
     seeds: Sequence[int] = (0,),
     mitigation: Mitigation | str | None = None,
     elicitation: str | None = None,
-    system: str | None = None,
-    thinking: bool = False,
     temperature: float | int = 0.0,
     samples: int = 1,
     max_new_tokens: int | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Evaluation:
     """Measure the model's answers to a task's prompts, with or without a mitigation (Figures 2, 3 and 6; Appendix C.1).
 
@@ -100,8 +100,6 @@ def evaluate(
         elicitation: "chat": a user's turn in the chat template; "few-shot": after three worked examples, rewritten like the
             question, with the answer line begun; "zero-shot": the bare prompt. None: chat where the tokenizer has a template;
             zero-shot where the model's card lists the task; else few-shot.
-        system: a system prompt before it, if the template takes one.
-        thinking: whether the model is to think before it answers, if the template has a switch.
         temperature: 0 takes the most likely token, above 0 answers are drawn, by the same seeds under every mitigation.
         samples: answers to each prompt, at a temperature above 0.
         max_new_tokens: tokens after which an answer is cut; None: by the longest right line, with
@@ -109,6 +107,8 @@ def evaluate(
             partition.
         batch_size: prompts that go through together; None: as many as fit. 1 gives what `generate` of transformers gives.
         progress: called as progress(done, total).
+
+    How prompts are encoded: `EncodingOptions`.
 
     An answer ends with its line, or in an exact cycle of tokens (48, and 4 for every item), else where `answers_end_at` in the
     provenance says. In bfloat16 and float16 a batch of another size rounds otherwise, and two tokens that are nearly as likely
@@ -120,13 +120,15 @@ def evaluate(
     length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
     _require_samples_that_differ(whole_number("samples", samples, 1), temperature)
     trained = metadata_of(model).trained_lengths or {}
-    how_asked = elicitation_for(form, model.tokenizer, trained, elicitation, None)
-    options: dict[str, Any] = {"mitigation": mitigations.optional(mitigation), "system": system, "thinking": thinking}
+    how_asked = elicitation_for(form, model.tokenizer, trained, elicitation, encoding.get("chat"))
+    acting = mitigations.optional(mitigation)
     task_prompts = [
-        elicit(model, form, length, how_asked, seed=seed, **options) for length in length_list for seed in seed_list
+        elicit(model, form, length, how_asked, seed=seed, mitigation=acting, **encoding)
+        for length in length_list
+        for seed in seed_list
     ]
     limits: dict[str, Any] = {"max_new_tokens": max_new_tokens, "batch_size": batch_size, "progress": progress}
-    run = TaskAnswers(model, task_prompts, options["mitigation"], temperature, samples, **limits)
+    run = TaskAnswers(model, task_prompts, acting, temperature, samples, **limits)
     names = {"task": tasks.label(form), "mitigation": mitigations.label(run.mitigation), "elicitation": how_asked}
     longest = trained.get(form.trained_as or "")
     rows, how = run.rows(longest)
@@ -260,21 +262,19 @@ def evaluate_memory(
     samples: int = 1,
     mitigation: Mitigation | str | None = None,
     elicitation: str | None = None,
-    chat: bool | None = None,
-    system: str | None = None,
-    thinking: bool = False,
     max_new_tokens: int | None = None,
     batch_size: int | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> int:
     """Bytes of a batch of answers to a task, up to the limit of new tokens that the measurement has."""
     form = tasks.task(task)
     require_batch_size(batch_size)
     if max_new_tokens is not None:
         require_limit(max_new_tokens)
-    how_asked = model.elicitation(form, elicitation, chat)
-    options: dict[str, Any] = {"elicitation": how_asked, "system": system, "thinking": thinking}
-    longest = model.longest(form, lengths, mitigation=mitigation, seed=next(iter(seeds)), **options)
-    reasons = thinking or form.reasons or longest.counts > 0
+    how_asked = model.elicitation(form, elicitation, encoding.get("chat"))
+    options: dict[str, Any] = {"mitigation": mitigation, "seed": next(iter(seeds)), "elicitation": how_asked}
+    longest = model.longest(form, lengths, **options, **encoding)
+    reasons = encoding.get("thinking", False) or form.reasons or longest.counts > 0
     new_tokens = max_new_tokens or longest.answer + spare(reasons, how_asked == FEW_SHOT, longest.counts)
     counts: dict[str, Any] = {"lengths": len(lengths), "per_length": len(seeds) * samples, "batch_size": batch_size}
     return answers_bytes(model.shape, longest, new_tokens, **counts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Unpack
 
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -22,7 +23,7 @@ from ostools.measure.passes.precisions import Precision
 from ostools.measure.position import ANSWER, Position, ReadPrompt, read_at
 from ostools.measure.task_prompt import render_prompt
 from ostools.models import Prompt, context_length
-from ostools.models.tokens import token_text
+from ostools.models.tokens import EncodingOptions, token_text
 from ostools.tasks import Task
 
 SPARE = 4
@@ -35,8 +36,8 @@ def prefilled_prompts(
     lengths: Sequence[int],
     seeds: Sequence[int],
     mitigation: Mitigation | None = None,
-    chat: bool | None = None,
     position: Position = ANSWER,
+    **encoding: Unpack[EncodingOptions],
 ) -> list[ReadPrompt]:
     """The prompts of all lengths and seeds up to `position`, each with its right answer; those that are the same tokens once.
 
@@ -44,7 +45,7 @@ def prefilled_prompts(
     than before others, and for a prompt that leaves no room for its answer in the context.
     """
     task_prompts = [
-        render_prompt(model, form, n, seed=seed, mitigation=mitigation, chat=chat) for n in lengths for seed in seeds
+        render_prompt(model, form, n, seed=seed, mitigation=mitigation, **encoding) for n in lengths for seed in seeds
     ]
     if len({prompt.key for prompt in task_prompts}) < 2:
         advice = "give it an option that draws its items, such as uniform=true, or more seeds"

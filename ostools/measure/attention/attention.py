@@ -8,7 +8,7 @@ pass; each layer's pattern is reduced as it appears, and of a square 64 position
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import pandas as pd
 import torch
@@ -25,18 +25,20 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.measurement import measurement
-from ostools.measure.mitigated_prompts import rewritten
+from ostools.measure.mitigated_prompts import posed, rewritten
 from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.contexts import no_logits
 from ostools.measure.position import ReadPrompt, checked_position, read_at, read_with_next, require_prompt_end
 from ostools.measure.prompts import as_prompt, by_token, token_columns
-from ostools.measure.task_prompt import item_positions, render_prompt
+from ostools.measure.task_prompt import encoding_of, item_positions, render_prompt, render_question
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Frame, Provenance, Result, drawing
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
+from ostools.tasks.questions import Question, question
 
 ATTENTION = "attention"
 """What tables and charts call the last token's weights, mean over layers and heads."""
@@ -103,18 +105,19 @@ class Attention(
 @in_smaller_chunks
 def attention(
     model: TransformerBridge,
-    prompt: str | Prompt | None = None,
+    prompt: str | Prompt | Question | None = None,
     *,
     task: Task | str | None = None,
     length: int | None = None,
     seed: int = 0,
     mitigation: Mitigation | str | None = None,
     position: str | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Attention:
     """The last token's attention weights in every layer and head, and every pattern, reduced to at most 64 x 64.
 
     Args:
-        prompt: a text or its tokens.
+        prompt: a text, its tokens, or a task's question.
         task: in place of a prompt, a `tasks.Task` or its name with options. It is then known which
             tokens belong to which item, whatever a mitigation puts between the items.
         length: number of items of the task's sequence.
@@ -129,7 +132,10 @@ def attention(
     text, to tokens); and for a prompt longer than the context.
     """
     seed, mitigation_object = whole_number("seed", seed), mitigations.optional(mitigation)
-    read, items, tokens_changed = _read_prompt(model, prompt, task, length, seed, mitigation_object, position)
+    _require_one(prompt is not None, task, length)
+    if task is not None and length is not None:
+        prompt = render_question(model, question(tasks.task(task), length, seed=seed), **encoding)
+    read, items, tokens_changed = _read_prompt(model, prompt, mitigation_object, position)
     encoded_prompt = read.prompt(model) if isinstance(read, ReadPrompt) else read
     last, squares, bins = _captured(model, encoded_prompt, mitigation_object)
     status = "none"
@@ -138,8 +144,9 @@ def attention(
         status = "active" if acts else "inactive"
     task_parameters: dict[str, Any] = {}
     if isinstance(read, ReadPrompt):
-        task_parameters = {"task": tasks.label(read.task_prompt.task), "length": length, "seed": seed}
-        with mitigations.running(model, mitigation_object), float32_products():
+        asked = read.task_prompt
+        task_parameters = {"task": tasks.label(asked.task), "length": asked.length, "seed": asked.seed}
+        with mitigations.running(model, mitigation_object):
             task_parameters |= read_with_next(model, read)
     provenance = Provenance.collect(
         model,
@@ -161,18 +168,16 @@ def attention(
 
 def _read_prompt(
     model: TransformerBridge,
-    prompt: str | Prompt | None,
-    task: Task | str | None,
-    length: int | None,
-    seed: int,
+    prompt: str | Prompt | Question | None,
     mitigation: Mitigation | None,
     position: str | None,
 ) -> tuple[Prompt | ReadPrompt, list[int | None], bool]:
     """The prompt up to the token that is read, the item of each token, and whether the mitigation changed a token."""
-    _require_one(prompt is not None, task, length)
-    if task is not None and length is not None:
-        task_prompt = render_prompt(model, tasks.task(task), length, seed=seed, mitigation=mitigation)
-        plain = render_prompt(model, tasks.task(task), length, seed=seed).prompt if task_prompt.rewritten else None
+    if isinstance(prompt, Question):
+        task_prompt, _ = posed(model, prompt, mitigation)
+        encoding, plain = encoding_of(task_prompt.prompt), None
+        if task_prompt.rewritten:
+            plain = render_prompt(model, prompt.task, prompt.length, seed=prompt.seed, **encoding).prompt
         read = read_at(model, task_prompt, checked_position(position))
         items = [*item_positions(model, task_prompt), *[None] * read.line][: len(read.ids)]
         return read, items, _tokens_differ(task_prompt.prompt, plain)

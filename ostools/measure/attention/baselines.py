@@ -16,6 +16,7 @@ Cost: one forward pass, and n^2 vectors of d_model numbers a layer for `alti`, s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 import pandas as pd
 import torch
@@ -33,8 +34,10 @@ from ostools.measure.passes.contexts import full_precision
 from ostools.measure.prompts import by_token, token_columns
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
+from ostools.tasks.questions import Question
 from ostools.theory.path_sum import chunks
 
 BASELINES = ("mean", "rollout", "value-weighted", "alti")
@@ -66,21 +69,26 @@ class AttentionBaselines(
     memory="measure.bounds.bounds:bounds_memory",
 )
 def attention_baselines(
-    model: TransformerBridge, prompt: str | Prompt, *, mitigation: Mitigation | str | None = None
+    model: TransformerBridge,
+    prompt: str | Prompt | Question,
+    *,
+    position: str | None = None,
+    mitigation: Mitigation | str | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> AttentionBaselines:
     """Rank the tokens by attention alone: mean attention, rollout, value-weighted attention and ALTI of the last token.
 
     Args:
+        position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
             runs under its hooks. It has to change the prompt or a logit, or it is refused.
 
     The weights as read here have to reproduce what attention and MLP of every block computed. Raises `InputError` where they
     do not, and for blocks (experts) and active edits that the formulas do not describe. Read in float64.
     """
-    mitigated = MitigatedPrompts.of("attention_baselines", model, [prompt], mitigation)
+    mitigated = MitigatedPrompts.of("attention_baselines", model, [prompt], mitigation, position)
     tokens = mitigated.prompt
-    about = {**mitigated.provenance_entry, **tokens.provenance}
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **about)
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **mitigated.described(model))
     work = full_precision(model, "attention_baselines")
     with torch.inference_mode(False), torch.no_grad(), mitigated.acting(work), float32_products():
         values = _values(work, tokens)

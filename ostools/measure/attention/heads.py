@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import pandas as pd
 import torch
@@ -23,10 +23,12 @@ from ostools.ground.names import checked_list
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import no_logits, true_arithmetic
-from ostools.measure.task_prompt import TaskPrompt, carrier_positions
+from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_question
 from ostools.models import Prompt
 from ostools.models.chat import TEXT
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Provenance, Result
+from ostools.tasks.questions import Question
 
 SINK = 0.3
 """Gu et al.'s epsilon: a weight above it makes the first token a sink."""
@@ -71,16 +73,17 @@ class HeadScores(Result, chart="attention:heads_chart", findings=("findings.prof
 )
 def head_scores(
     model: TransformerBridge,
-    prompts: str | Prompt | TaskPrompt | Sequence[str | Prompt | TaskPrompt],
+    prompts: str | Prompt | Question | Sequence[str | Prompt | Question],
     *,
     carriers: Sequence[int] | None = None,
     mitigation: Mitigation | str | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> HeadScores:
     """Scores of where each head looks, on one prompt or several, with the edits that are active.
 
     Args:
-        prompts: texts, prompts, or task prompts (`measure.task_prompt.render_prompt`). A task
-            prompt knows the tokens that carry its answer.
+        prompts: texts, prompts, or a task's questions (`ost.tasks.questions`). A question knows the tokens
+            that carry its answer.
         carriers: positions of the tokens that carry the answer, for a text or a prompt. They count
             in the prompt that a mitigation has rewritten.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the patterns
@@ -89,8 +92,9 @@ def head_scores(
 
     Raises `InputError` for an empty list, a prompt of one token, carriers outside a prompt, and patterns that are not finite.
     """
-    is_one = isinstance(prompts, str | Prompt | TaskPrompt)
-    prompt_list: Any = [prompts] if is_one else checked_list("prompts", prompts, "['1 1 1', '1 1']")
+    is_one = isinstance(prompts, str | Prompt | Question)
+    given: Any = [prompts] if is_one else checked_list("prompts", prompts, "['1 1 1', '1 1']")
+    prompt_list = [render_question(model, one) if isinstance(one, Question) else one for one in given]
     rows: list[dict[str, Any]] = []
     texts = [raw_prompt.prompt if isinstance(raw_prompt, TaskPrompt) else raw_prompt for raw_prompt in prompt_list]
     mitigated = MitigatedPrompts.of("head_scores", model, texts, mitigation)

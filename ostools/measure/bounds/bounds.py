@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal, Unpack, get_args
 
 import numpy as np
 import pandas as pd
@@ -62,8 +62,10 @@ from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
+from ostools.tasks.questions import Question
 from ostools.theory.path_sum import CHUNK_BUDGET
 
 
@@ -128,19 +130,22 @@ class PromptBounds(
 @in_smaller_chunks
 def bounds(
     model: TransformerBridge,
-    prompt: str | Prompt | Sequence[str | Prompt],
+    prompt: str | Prompt | Question | Sequence[str | Prompt | Question],
     *,
     variants: str | Sequence[str] = USUAL,
     mlp_norm: MlpNorm | str = "svd",
     positions: Literal["last", "all"] | str = "last",
     max_memory: int | None = None,
+    position: str | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Bounds | PromptBounds:
     """Theorem 5.1's sum over paths from every token i to the last one, ( Abar^(L-1) ... Abar^(0) )_{n,i} times a constant.
 
     Args:
-        prompt: a text or a `Prompt`. A list of them gives `PromptBounds`: one table of all prompts.
+        prompt: a text, a `Prompt` or a task's question. A list of them gives `PromptBounds`: one table
+            of all prompts. How texts and questions are encoded: `EncodingOptions`.
         variants: the forms of the sum, by name; see docs/theory.md 3. `local` (cheap) >= `windowed(1)`
             >= `windowed(2)` >= `windowed(4)` ...: certified bounds of the frozen operator norm, without a
             free constant; `windowed(k)` multiplies the norms of k blocks at a time, and is that norm
@@ -153,6 +158,7 @@ def bounds(
         positions: which tokens are the last one: "last" alone, as in the theorem, or "all": the
             triangular matrix in long form (rows with position <= last).
         max_memory: bytes that the run may take beside the model; the default is what is free.
+        position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options. It has to change the prompt
             or a logit, or it is refused. So are hooks that the formulas do not know.
         progress: called as progress(done, total), in blocks of the model.
@@ -171,19 +177,23 @@ def bounds(
         raise unknown_name("mlp_norm", mlp_norm, get_args(MlpNorm))
     if positions not in ("last", "all"):
         raise unknown_name("positions", positions, ("last", "all"))
-    is_one = isinstance(prompt, str | Prompt)
-    mitigated = MitigatedPrompts.of("bounds", model, [prompt] if is_one else prompt, mitigation)
+    is_one = isinstance(prompt, str | Prompt | Question)
+    mitigated = MitigatedPrompts.of("bounds", model, [prompt] if is_one else prompt, mitigation, position)
     needed = partial(bounds_bytes, Shape.of(model), variants=names)
-    about = {"variants": names, "mlp_norm": mlp_norm, "positions": positions, **mitigated.provenance_entry}
+    about = {"variants": names, "mlp_norm": mlp_norm, "positions": positions}
     provenance = Provenance.collect(model, **about)
+    described = [
+        replace(provenance, parameters={**provenance.parameters, **mitigated.described(model, index)})
+        for index in range(len(mitigated.prompts))
+    ]
     work, results, count = full_precision(model, "bounds"), [], len(mitigated.prompts)
     with mitigated.acting(work):
         for index, tokens in enumerate(mitigated.prompts):
             prompt_progress = progress if count == 1 else part_of(progress, index, index + 1, count, units=100)
             with prompt_named(mitigated.prompts, index):
                 _require_memory(needed(len(tokens.ids)), len(tokens.ids), next(work.parameters()).device, max_memory)
-                results.append(_of_one(work, tokens, provenance, max_memory, prompt_progress))
-    return results[0] if is_one else PromptBounds(*join_results(results, ("beliefs",)))
+                results.append(_of_one(work, tokens, described[index], max_memory, prompt_progress))
+    return results[0] if is_one else PromptBounds(*join_results(results, ("beliefs", "read_at", "next_tokens")))
 
 
 def _of_one(
@@ -204,7 +214,7 @@ def _of_one(
         )
         for name, rows in values.items()
     ]
-    parameters = {**options, **tokens.provenance}
+    parameters = dict(options)
     if verdicts:
         parameters["beliefs"] = {name: verdict.as_dict for name, verdict in verdicts.items()}
     frame = pd.concat(tables, ignore_index=True).astype({"believed": "boolean"})

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -34,6 +34,7 @@ from ostools.measure.position import reading
 from ostools.measure.prompts import checked_layers
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.models import Prompt, context_length
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Provenance
 from ostools.tasks import CollapseTask, RepeatTask, Task
 from ostools.tasks.base import seeds_of
@@ -50,11 +51,10 @@ def collapse(
     dtypes: Sequence[str] = ...,
     seeds: Sequence[int] = ...,
     layers: Literal["all"] | Iterable[int] | None = ...,
-    bos: bool | None = ...,
     mitigation: Mitigation | str | None = ...,
-    chat: bool | None = ...,
     position: str | None = ...,
     progress: Progress | None = ...,
+    **encoding: Unpack[EncodingOptions],
 ) -> Collapse: ...
 
 
@@ -67,11 +67,10 @@ def collapse(
     dtypes: Sequence[str] = ...,
     seeds: Sequence[int] = ...,
     layers: Literal["all"] | Iterable[int] | None = ...,
-    bos: bool | None = ...,
     mitigation: Mitigation | str | None = ...,
-    chat: bool | None = ...,
     position: str | None = ...,
     progress: Progress | None = ...,
+    **encoding: Unpack[EncodingOptions],
 ) -> list[Collapse]: ...
 
 
@@ -86,11 +85,10 @@ def collapse(
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     seeds: Sequence[int] = (0,),
     layers: Literal["all"] | Iterable[int] | None = None,
-    bos: bool | None = None,
     mitigation: Mitigation | str | None = None,
-    chat: bool | None = None,
     position: str | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Collapse | list[Collapse]:
     """Distances between the last-token representations of a task's pairs, at every length and in every dtype.
 
@@ -108,16 +106,14 @@ def collapse(
         seeds: one digit stream for each, if the task draws digits.
         layers: blocks after which v^(l) is compared too: "all", or numbers from 0 (the embedding)
             to L, the last block, which is always there.
-        bos: whether the tokenizer's BOS, into which attention sinks, stands before every prompt;
-            None: as the tokenizer does by itself. Not for a chat, nor for ids.
         mitigation: a `mitigations.Mitigation` or its name with options. The pairs are those that it
             rewrites. Its hooks act in every dtype and in float64; with hooks, prompts go one by one.
-        chat: whether a task's prompts are put in the tokenizer's chat template; None: if it has one. Pairs
-            whose last token is repeated are in none.
         position: where a task's prompts are read: "answer", the token from which the answer is
             predicted, with the answer line begun (the default); "prompt-end", the paper's y_n; "last-item",
             the last token of the sequence.
         progress: called as progress(done, total) after each forward pass.
+
+    How prompts are encoded: `EncodingOptions`; pairs whose last token is repeated are in no chat template.
 
     The rows of a dtype that overflows (float16, float8) hold no number. Raises `InputError` for a
     tokenizer that merges the repeated item, lengths beyond the context, other numbers that are not
@@ -126,9 +122,11 @@ def collapse(
     acting, tasks_given = optional(mitigation), _given(task, prompt)
     is_one = isinstance(tasks_given, str) or not isinstance(tasks_given, Sequence)
     task_list: list[Any] = [tasks_given] if is_one else list(tasks_given)
-    pairs = [as_pairs(model, task_or_prompt, acting, chat, position) for task_or_prompt in task_list]
+    pairs = [as_pairs(model, task_or_prompt, acting, position, encoding) for task_or_prompt in task_list]
+    bos, chat = encoding.get("bos"), encoding.get("chat")
     runs = _checked_runs(model, pairs, lengths, dtypes, seeds, layers=layers, bos=bos, mitigation=acting)
-    described = Provenance.collect(model, measurement="collapse", bos=bos, chat=chat)
+    how_encoded: dict[str, Any] = {"bos": bos, "chat": chat} | _of_text(tasks_given)
+    described = Provenance.collect(model, measurement="collapse", **how_encoded)
     results = []
     for index, (run, task_arguments) in enumerate(runs):
         task_progress = progress if is_one else part_of(progress, index, index + 1, len(runs), units=100)
@@ -145,6 +143,11 @@ def _given(task: Any, prompt: str | Prompt | None) -> Any:
         )
     # The last token of a text is repeated by its id: its text could become another token beside a copy.
     return RepeatTask("prompt", prompt, None, "ids") if isinstance(prompt, str) else task if prompt is None else prompt
+
+
+def _of_text(task: object) -> dict[str, Any]:
+    """Provenance entries of the text whose last token is repeated: how it was encoded."""
+    return task.provenance if isinstance(task, Prompt) else {}
 
 
 def _checked_runs(

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from ostools.measure.passes.precisions import Precision
 from ostools.measure.unloaded import Unloaded
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
+from ostools.models.tokens import EncodingOptions
 from ostools.tasks import CollapseTask, Task, TaskPairs
 from ostools.theory import distances
 
@@ -309,10 +310,11 @@ def collapse_memory(
     seeds: Sequence[int] = (0,),
     layers: Sequence[int] | str | None = None,
     mitigation: Mitigation | str | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> int:
     """Bytes of the pairs of a task, in each dtype; of prompts in the chat template with the answer line begun, the most."""
     layer_count = model.shape.n_layers + 1 if isinstance(layers, str) else 1 + len(layers or ())
     form = tasks.task(task, CollapseTask) if isinstance(task, str) else task
     form, most = (form.form, max(lengths) + 1) if isinstance(form, TaskPairs) else (form, max(lengths))
-    longest = model.longest(form, [most], mitigation=mitigation, seed=next(iter(seeds)))
+    longest = model.longest(form, [most], mitigation=mitigation, seed=next(iter(seeds)), **encoding)
     return collapse_bytes(model.shape, longest.tokens + longest.answer, len(lengths), dtypes, layers=layer_count)

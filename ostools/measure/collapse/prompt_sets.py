@@ -25,7 +25,7 @@ from ostools.measure.position import ANSWER, Position, ReadPrompt, checked_posit
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.models import Prompt, context_length, encode
 from ostools.models.tokenizer_calls import lead, token_ids_of_each
-from ostools.models.tokens import control_ids, fitted, require_chat, token_text, tokenizer_of
+from ostools.models.tokens import EncodingOptions, control_ids, fitted, require_chat, token_text, tokenizer_of
 from ostools.tasks import CollapseTask, Encoder, Pair, RepeatedIds, Task, TaskPairs
 from ostools.tasks.pairs import NextPairs
 from ostools.tasks.repeats import TaskOfIds
@@ -167,8 +167,8 @@ class RenderedPairs(NextPairs):
     model: TransformerBridge = field(repr=False)
     form: Task
     mitigation: Mitigation | None = None
-    chat: bool | None = None
     position: Position = ANSWER
+    encoding: EncodingOptions = field(default_factory=EncodingOptions)
 
     @property
     def name(self) -> str:
@@ -179,22 +179,17 @@ class RenderedPairs(NextPairs):
         return self._task_prompt(6, 0).text
 
     def _task_prompt(self, length: int, seed: int) -> TaskPrompt:
-        return render_prompt(self.model, self.form, length, seed=seed, mitigation=self.mitigation, chat=self.chat)
+        return render_prompt(self.model, self.form, length, seed=seed, mitigation=self.mitigation, **self.encoding)
 
     def prompts(self, counts: Iterable[int], seed: int) -> dict[int, ReadPrompt]:
         """The prompts by their number of items."""
         return {n: read_at(self.model, self._task_prompt(n, seed), self.position) for n in counts}
 
     def ids(self, encoder: Encoder, counts: Sequence[int], seed: int) -> dict[int, tuple[int, ...]]:
-        """Token ids by count. Before a plain text stands what the encoder puts there, with a BOS or without one."""
+        """Token ids by count; `encoding` says how the texts are encoded, not the encoder."""
         prompts = self.prompts(counts, seed)
         self._require_one_token(prompts)
-        asked = [prompt.task_prompt for prompt in prompts.values()]
-        require_chat(asked[0].chat, None, None, encoder.bos if isinstance(encoder, ModelEncoder) else None)
-        if asked[0].chat:
-            return {n: prompt.ids for n, prompt in prompts.items()}
-        encoded = encoder.ids([task_prompt.text for task_prompt in asked])
-        return {n: _read_of(prompt, ids) for (n, prompt), ids in zip(prompts.items(), encoded, strict=True)}
+        return {n: prompt.ids for n, prompt in prompts.items()}
 
     def _require_one_token(self, prompts: Mapping[int, ReadPrompt]) -> None:
         for n, prompt in prompts.items():
@@ -208,18 +203,12 @@ class RenderedPairs(NextPairs):
                 )
 
 
-def _read_of(prompt: ReadPrompt, encoded: tuple[int, ...]) -> tuple[int, ...]:
-    """The tokens of the same text, encoded otherwise before it, up to the token that is read."""
-    begun = prompt.ids[prompt.task_prompt.tokens :]
-    return (*encoded, *begun)[: len(encoded) + len(prompt.ids) - prompt.task_prompt.tokens]
-
-
 def as_pairs(
     model: TransformerBridge,
     task: CollapseTask | Task | Prompt | str,
     mitigation: Mitigation | None,
-    chat: bool | None = None,
-    position: str | None = None,
+    position: str | None,
+    encoding: EncodingOptions,
 ) -> CollapseTask:
     """The pairs that `collapse` compares: those of a task as it is asked, or of prompts that end in a repeated token (of a
     `Prompt` its last one).
@@ -238,10 +227,13 @@ def as_pairs(
     if isinstance(task, TaskPairs):
         task = task.form
     if isinstance(task, Task):
-        return RenderedPairs(model, task, mitigation, chat, checked_position(position))
+        return RenderedPairs(model, task, mitigation, checked_position(position), encoding)
     if isinstance(task, RenderedPairs):
         return task
     require_prompt_end(position, f"{task.name}, whose end is compared")
+    if encoding.get("chat"):
+        raise InputError(f"chat: expected a task, found {task.name}, whose last token is repeated: leave chat out")
+    require_chat(**encoding)
     if mitigation is not None and rewriting(mitigation):
         raise InputError(
             f"{task.name} ends in what is repeated, and {label(mitigation)} rewrites prompts: give a task such as 'copy-last', "

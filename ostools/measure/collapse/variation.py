@@ -203,9 +203,8 @@ def attention_variation(
     B.3, equation 2, Lemmas B.1 and B.2.
     """
     mitigation_object, length_list = optional(mitigation), checked_lengths(lengths)
-    pairs = as_pairs(
-        model, tasks.repeating(task) if isinstance(task, str) else task, mitigation_object, False, PROMPT_END
-    )
+    repeating = tasks.repeating(task) if isinstance(task, str) else task
+    pairs = as_pairs(model, repeating, mitigation_object, PROMPT_END, {"bos": bos, "chat": False})
     checked = seeds_of(pairs, seeds)
     require_float64_views("attention_variation", model)
     sets = [PromptSet.build(model, pairs, length_list, seed, bos) for seed in checked]

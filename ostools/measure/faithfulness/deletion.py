@@ -84,9 +84,9 @@ class WholePrompt:
     answer: int
 
     @classmethod
-    def of(cls, model: TransformerBridge, ids: Sequence[int], logit: int | None) -> WholePrompt:
+    def of(cls, model: TransformerBridge, ids: Sequence[int], logit: int) -> WholePrompt:
         y, log_probs = _pass(model, [Case(tuple(ids))])
-        return cls(y[0], log_probs[0], int(log_probs[0].argmax()) if logit is None else logit)
+        return cls(y[0], log_probs[0], logit)
 
     def effects(
         self, y: Float[Tensor, "case d_model"], log_probs: Float[Tensor, "case d_vocab"]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import mitigations
@@ -45,6 +46,7 @@ from ostools.measure.faithfulness.profiles import (
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, require_no_edits
+from ostools.measure.position import predicted_token
 from ostools.measure.prompts import PromptResults, named_by
 from ostools.models import Prompt
 from ostools.models.chat import PROMPT_PROVENANCE
@@ -118,7 +120,8 @@ def faithfulness(
         profiles: of one prompt: `ost.sensitivity` (one profile for each linearisation), `ost.bounds` (one for each variant),
             `ost.attribution` (the sizes of its parts), or several of these. With sensitivities of `position=k` the answer is
             the token after position k, and path sums beside them need `positions="all"`.
-        logit: the answer, as a text that is one token or as an id; None: the token that ranks first.
+        logit: the answer, as a text that is one token or as an id; None: the token that the model, in its own dtype, ranks
+            first. How far its log p falls is measured in float32, or in float64 of a float64 model.
         ways: how a token is taken out: "removed" (later tokens move up one place), "replaced" (by another token of the same
             kind: digits, letters or anything else, each with or without a blank before it), "masked" (later tokens do not
             attend to it, in any head). None: all three; not "masked" where nothing inside a block is known.
@@ -168,7 +171,7 @@ def _checked_run(
     require_no_edits("faithfulness", model, "positions move where tokens are taken out")
     require_mitigation(profiles, acting)
     measured = profiles[0].provenance.parameters
-    parameters = {name: measured[name] for name in PROMPT_PROVENANCE if name in measured}
+    parameters = {name: measured[name] for name in (*PROMPT_PROVENANCE, "read_at") if name in measured}
     parameters |= {} if acting is None else {"mitigation": mitigations.label(acting)}
     provenance = Provenance.collect(model, **parameters)
     whole_ids = require_of_model(profiles[0], provenance)
@@ -191,7 +194,11 @@ def _deleted(
     progress: Progress | None,
 ) -> tuple[WholePrompt, list[tuple[Any, Any, Any]]]:
     """The undisturbed prompt, and the tables of every way of taking tokens out of it."""
-    target = None if logit is None else one_token(model, logit)
+    if logit is not None:
+        target = one_token(model, logit)
+    else:
+        with mitigations.running(model, acting):
+            target = predicted_token(model, torch.tensor(ids))
     work = full_precision(model, "faithfulness")
     mitigated = MitigatedPrompts.of_rewritten("faithfulness", Prompt.from_ids(model, ids), acting)
     with mitigated.acting(work):

@@ -15,7 +15,7 @@ scale so small that what is left there is rounding, which decides from which sca
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -38,9 +38,10 @@ from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.prompts import by_token, token_columns
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
-from ostools.models.tokens import token_text
+from ostools.models.tokens import EncodingOptions, token_text
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
+from ostools.tasks.questions import Question
 from ostools.theory.profiles import rank_correlation
 
 SCALES = tuple(2.0 ** (exponent / 2) for exponent in range(-16, 1))
@@ -95,13 +96,15 @@ class LinearRange(
 @in_smaller_chunks
 def linear_range(
     model: TransformerBridge,
-    prompt: str | Prompt,
+    prompt: str | Prompt | Question,
     *,
     draws: int = 2,
     tolerance: float = 0.1,
     seed: int = 0,
+    position: str | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> LinearRange:
     """Find, for each token, how far towards another real token the linear prediction of y_n holds.
 
@@ -110,6 +113,7 @@ def linear_range(
             each token moves towards. Control tokens (BOS, turn markers) have no other.
         tolerance: largest error of the prediction, relative to its size.
         seed: seed of the draws.
+        position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
             runs under its hooks. It has to change the prompt or a logit, or it is refused.
         progress: called as progress(done, total), in scales.
@@ -120,9 +124,9 @@ def linear_range(
     counts = {"draws": whole_number("draws", draws, 1), "seed": whole_number("seed", seed)}
     if not 0 < tolerance < 1:
         raise InputError(f"linear_range: expected a tolerance between 0 and 1, found {tolerance!r}; for example 0.1")
-    mitigated = MitigatedPrompts.of("linear_range", model, [prompt], mitigation)
+    mitigated = MitigatedPrompts.of("linear_range", model, [prompt], mitigation, position)
     tokens = mitigated.prompt
-    about = {**counts, "tolerance": tolerance, **mitigated.provenance_entry, **tokens.provenance}
+    about = {**counts, "tolerance": tolerance, **mitigated.described(model)}
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **about)
     moves = _moves(model, tokens, **counts)
     with differentiated(model, mitigated) as work:

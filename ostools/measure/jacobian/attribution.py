@@ -13,7 +13,7 @@ passes over the prompt, one of several copies of it, and one product with the Ja
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import pandas as pd
 import torch
@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+import mitigations
 from hooks.sites import is_closed
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
@@ -36,12 +37,14 @@ from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.contexts import strips_where_long
 from ostools.measure.passes.output import Output, output_row, soft_cap
+from ostools.measure.position import predicted_token
 from ostools.measure.prompts import token_columns
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.models.generic.bridge import block_notes
-from ostools.models.tokens import one_token, token_text
+from ostools.models.tokens import EncodingOptions, one_token, token_text
 from ostools.results import Frame, Provenance, Result
+from ostools.tasks.questions import Question
 
 _COMPLETE = "detached"
 """The linearisation whose parts add up."""
@@ -77,19 +80,22 @@ class Attribution(Result, chart="tokens:attribution_chart", findings=("findings.
 @in_smaller_chunks
 def attribution(
     model: TransformerBridge,
-    prompt: str | Prompt,
+    prompt: str | Prompt | Question,
     *,
     logit: str | int | None = None,
     linearisation: str | None = None,
+    position: str | None = None,
     mitigation: Mitigation | str | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Attribution:
     """Split a next token's logit into contributions of the prompt's tokens, and of the biases or a remainder.
 
     Args:
-        logit: a text that is one token, or a token's id; None: the token that ranks first.
+        logit: a text that is one token, or a token's id; None: the token that the model, in its own dtype, ranks first.
         linearisation: what is held constant, as for `sensitivity`. `detached`: patterns, norm scales and activations; the parts
             add up. `full`: nothing, so that a part is the real gradient times v_i. None: detached, and full of a model whose
             blocks no record describes (the generic route).
+        position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
             runs under its hooks. It has to change the prompt or a logit, or it is refused.
 
@@ -102,33 +108,35 @@ def attribution(
     if linearisation is None:
         linearisation = "full" if is_closed(model) else _COMPLETE
     checked_name("linearisation", linearisation, LINEARISATIONS)
-    mitigated = MitigatedPrompts.of("attribution", model, [prompt], mitigation)
+    mitigated = MitigatedPrompts.of("attribution", model, [prompt], mitigation, position)
     tokens = mitigated.prompt
-    target = None if logit is None else one_token(model, logit)
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()))
+    if logit is not None:
+        target = one_token(model, logit)
+    else:
+        with mitigations.running(model, mitigated.mitigation), strips_where_long(model, len(tokens.ids)):
+            target = predicted_token(model, tokens.ids)
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **mitigated.described(model))
     with differentiated(model, mitigated) as work, strips_where_long(work, len(tokens.ids)):
         parts, parameters = _parts(work, tokens, target, linearisation)
     parameters = {
         "token": token_text(model.tokenizer, parameters["logit"]),
         "linearisation": linearisation,
         "complete": linearisation == _COMPLETE,
-        **mitigated.provenance_entry,
         **block_notes(model),
-        **tokens.provenance,
         **parameters,
     }
-    return Attribution(_table(tokens, parts, linearisation), replace(provenance, parameters=parameters))
+    where = replace(provenance, parameters={**provenance.parameters, **parameters})
+    return Attribution(_table(tokens, parts, linearisation), where)
 
 
 def _parts(
-    model: TransformerBridge, tokens: Prompt, target: int | None, linearisation: str
+    model: TransformerBridge, tokens: Prompt, target_id: int, linearisation: str
 ) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
     """The part of every token and, last, of the biases or the remainder, in float64; and what the provenance says."""
     start = Start.of(model, tokens.ids)
     logits = start.logits[-1]
     if not bool(torch.isfinite(logits).all()):
         raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
-    target_id = int(logits.argmax()) if target is None else target
     logit, cap = float(logits[target_id]), soft_cap(model)
     output = Output.of(model, target_id)
     output.check(model, logits, start.y)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 import pandas as pd
 import torch
@@ -37,8 +38,10 @@ from ostools.measure.passes.contexts import strips_where_long
 from ostools.measure.prompts import token_columns
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
+from ostools.tasks.questions import Question
 from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
 
 MORE, ALL = "more", "all"
@@ -95,13 +98,15 @@ class Hops(
 )
 def hops(
     model: TransformerBridge,
-    prompt: str | Prompt,
+    prompt: str | Prompt | Question,
     *,
     most: int = 3,
     cotangents: int = 16,
     seed: int = 0,
+    position: str | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Hops:
     """Split the frozen derivative d y_n / d v_i by the number of attention hops on the way from i to n (Theorem 5.1's paths).
 
@@ -109,6 +114,7 @@ def hops(
         most: parts of 0, 1, ..., `most` hops; all longer paths are one part, "more".
         cotangents: random rows from which norms are estimated, each with an interval; of all d_model rows they are exact.
         seed: seed of the random cotangents.
+        position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the model
             runs under its hooks. It has to change the prompt or a logit, or it is refused.
         progress: called as progress(done, total).
@@ -118,13 +124,13 @@ def hops(
     model whose patterns or values are not known.
     Cost: `most` + 2 rows of a sketch for each cotangent.
     """
-    mitigated = MitigatedPrompts.of("hops", model, [prompt], mitigation)
+    mitigated = MitigatedPrompts.of("hops", model, [prompt], mitigation, position)
     whole_number("most", most, 1)
     whole_number("seed", seed)
     if whole_number("cotangents", cotangents, 2) > model.cfg.d_model:
         raise InputError(f"hops: expected at most d_model = {model.cfg.d_model} cotangents, found {cotangents}")
     tokens = mitigated.prompt
-    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()))
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **mitigated.described(model))
     with differentiated(model, mitigated) as work, strips_where_long(work, len(tokens.ids)):
         start = Start.of(work, tokens.ids)
         options = JacobianOptions(["frozen"], [0], "sketch", cotangents, None, seed)
@@ -138,8 +144,7 @@ def hops(
         frobenius = jacobian_rows.double().norm(dim=(1, 2))
         account = run.checked(base, frobenius, token_products(jacobian_rows), directions)
     settings = {"most": most, "cotangents": cotangents, "seed": seed, **account}
-    settings |= {**mitigated.provenance_entry, **tokens.provenance}
-    return Hops(_table(tokens, tracks), replace(provenance, parameters=settings))
+    return Hops(_table(tokens, tracks), replace(provenance, parameters={**provenance.parameters, **settings}))
 
 
 def hops_memory(model: Unloaded, pos: int, *, most: int = 3, cotangents: int = 16) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Unpack
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,6 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations
 from hooks.sites import unknown_inside
 from mitigations import Mitigation
 from ostools.ground.errors import InputError, short_repr
@@ -33,7 +32,6 @@ from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.output import Output, up_to_position
-from ostools.measure.position import ReadPrompt, read_question, read_with_next
 from ostools.measure.prompts import (
     PROFILE,
     PromptResults,
@@ -47,6 +45,7 @@ from ostools.measure.prompts import (
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.models import Prompt
 from ostools.models.generic.bridge import block_notes
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
@@ -136,6 +135,7 @@ def sensitivity(
     logit: str | int | Sequence[str | int] | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Sensitivity | Sensitivities:
     """Norms ||J_i||_2 and ||J_i||_F of J_i = d y_n / d v_i^(l): how far the last token's y_n
     can move with each token i.
@@ -147,7 +147,8 @@ def sensitivity(
 
     Args:
         prompt: a text, a `Prompt`, or a task's question (`ost.tasks.questions`), asked in the chat
-            template where there is one. A list of them gives `Sensitivities`, one table of all.
+            template where there is one. A list of them gives `Sensitivities`, one table of all. How
+            texts and questions are encoded: `EncodingOptions`.
         linearisations: what is held constant. `full`: nothing, the real derivative. `frozen`: patterns
             and norm scales, the theorem's assumptions; `frozen-attention`, `frozen-norm`: one of the
             two. `detached`: these and the MLPs' activations, so that the parts add up, which is checked.
@@ -178,11 +179,8 @@ def sensitivity(
     options = JacobianOptions(names, checked_layers(model, layers), method, cotangents, max_memory, seed)
     is_one = isinstance(prompt, str | Prompt | Question)
     prompts: Any = [prompt] if is_one else prompt
-    given = prompts if isinstance(prompts, Sequence) else []  # what is no list is refused below
-    questions = [read_question(model, one, position, mitigations.optional(mitigation)) for one in given]
-    read_prompts = [one if read is None else read.prompt(model) for one, read in zip(given, questions, strict=True)]
-    mitigated = MitigatedPrompts.of("sensitivity", model, read_prompts if any(questions) else prompts, mitigation)
-    results = _of_each(model, mitigated, questions, options, position, logit, progress)
+    mitigated = MitigatedPrompts.of("sensitivity", model, prompts, mitigation, position)
+    results = _of_each(model, mitigated, options, position, logit, progress)
     return (
         results[0] if is_one else Sensitivities(*join_results(results, ("runs", "position", "read_at", "next_tokens")))
     )
@@ -191,18 +189,18 @@ def sensitivity(
 def _of_each(
     model: TransformerBridge,
     mitigated: MitigatedPrompts,
-    questions: Sequence[ReadPrompt | None],
     options: JacobianOptions,
     position: int | str | None,
     logit: str | int | Sequence[str | int] | None,
     progress: Progress | None,
 ) -> list[Sensitivity]:
-    """The sensitivity of every prompt as mitigated, in their order. `questions`: what of them are questions of a task."""
+    """The sensitivity of every prompt as mitigated, in their order."""
     # Before anything runs: a model that cannot be trusted is refused here, and the weights are noted as they are read.
     about: dict[str, Any] = {name: value for name, value in vars(options).items() if name not in ("names", "output")}
-    about |= {"linearisations": options.names, **mitigated.provenance_entry, **block_notes(model)}
+    about |= {"linearisations": options.names, **block_notes(model)}
     provenance = Provenance.collect(model, **about)
     prompts, results = mitigated.prompts, []
+    described = [mitigated.described(model, index) for index in range(len(prompts))]
     with differentiated(model, mitigated) as work:
         read_prompts = [
             up_to_position(work, tokens, position) if isinstance(position, int) else tokens for tokens in prompts
@@ -216,12 +214,9 @@ def _of_each(
             with prompt_named(prompts, index):
                 norms = measured(work, read, options, part_of(progress, index, index + 1, len(prompts), units=100))
             runs = {name: linearisation.account for name, linearisation in norms.items()}
-            question = questions[index]
-            place: dict[str, Any] = {"position": len(read.ids) - 1} if isinstance(position, int) else {}
-            if question is not None and not place:
-                place = read_with_next(work, question)
+            place = {"position": len(read.ids) - 1} if isinstance(position, int) else {}
             where = _with(
-                replace(provenance, token_ids=tuple(tokens.ids.tolist())), **place, **read.provenance, runs=runs
+                replace(provenance, token_ids=tuple(tokens.ids.tolist())), **described[index], **place, runs=runs
             )
             results.append(Sensitivity(_table(read, norms, options.layers), where))
     return results

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal, Unpack, cast
 
 import numpy as np
 import pandas as pd
@@ -45,6 +45,7 @@ from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, LENGTH, LO
 from ostools.measure.swept import Cell, Rows, Swept
 from ostools.measure.unloaded import Unloaded
 from ostools.models.tokenizer_calls import decoded
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Frame, Provenance, Result, Row, frame_of
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
@@ -154,15 +155,16 @@ def failure_stage(
     seeds: Sequence[int] | None = None,
     target: str | None = None,
     mitigation: Mitigation | str | Sequence[Mitigation | str] | None = None,
-    chat: bool | None = None,
     random_weights: bool = True,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> FailureStage:
     """Say whether answers are lost before they can be decoded, or can be decoded and are not
     read, at every length and dtype.
 
     Args: as in `probe`, with every layer. mitigation: one or several, each measured apart. All is measured without a
-    mitigation too, for `FailureStage.verdicts` and `FailureStage.repaired`.
+    mitigation too, for `FailureStage.verdicts` and `FailureStage.repaired`. All is read at the token from which the answer is
+    predicted. There is no other position: a stage compares what a probe decodes there with what the model writes from there.
 
     Raises `InputError` for what `probe`, `evaluate` and `collapse` refuse, and with target="token" for right answers that begin
     with the same token: a probe that says it does not say the answer. n + 1 items have to fit into the context too.
@@ -172,9 +174,9 @@ def failure_stage(
     precisions = [precision.name for precision in checked_precisions(dtypes)]
     parts: list[tuple[pd.DataFrame, pd.DataFrame, Decodability]] = []
     for number, mitigation_object in enumerate(arms):
-        probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation_object, chat)
+        probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation_object, **encoding)
         arm_progress = part_of(progress, number, number + 1, len(arms), units=100)
-        parts.append(arm(probe_task, precisions, chat=chat, random_weights=random_weights, progress=arm_progress))
+        parts.append(arm(probe_task, precisions, encoding, random_weights=random_weights, progress=arm_progress))
     frames, answers, (probes, *probes_under) = zip(*parts, strict=True)
     table: Any = pd.concat(frames, ignore_index=True)
     names = [mitigations.label(arm_mitigation) for arm_mitigation in arms]
@@ -197,8 +199,8 @@ def _mitigations(mitigations_or_names: Mitigation | str | Sequence[Mitigation | 
 def arm(
     probe_task: ProbeTask,
     names: Sequence[str],
+    encoding: EncodingOptions,
     *,
-    chat: bool | None = None,
     random_weights: bool = False,
     progress: Progress | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame, Decodability]:
@@ -207,14 +209,14 @@ def arm(
     if probe_task.target == "token":  # a probe of the first token is held against answers that are read whole
         require_telling_first_tokens(probe_task.model, probe_task.prompts)
     model, form, seeds = probe_task.model, probe_task.form, probe_task.described["seeds"]
-    common: dict[str, Any] = {"lengths": probe_task.described["lengths"], "dtypes": names, "chat": chat}
+    common: dict[str, Any] = {"lengths": probe_task.described["lengths"], "dtypes": names}
     common["mitigation"] = probe_task.mitigation
     options: dict[str, Any] = {"target": probe_task.target, "random_weights": random_weights}
-    probes = probe(model, form, **common, **options, seeds=seeds, progress=part_progress(0, 2))
+    probes = probe(model, form, **common, **options, **encoding, seeds=seeds, progress=part_progress(0, 2))
     answers_progress = partial(part_of, part_progress(2, 3), shares=len(names), units=100)
     answer_tables = [_answer_rows(probe_task, name, answers_progress(k, k + 1)) for k, name in enumerate(names)]
     answer_rows = pd.concat(answer_tables, ignore_index=True)
-    pairs = RenderedPairs(model, form, probe_task.mitigation, chat)
+    pairs = RenderedPairs(model, form, probe_task.mitigation, encoding=encoding)
     curve = collapse(model, pairs, **common, seeds=seeds[:PAIR_SEEDS], progress=part_progress(3, 4))
     frame = pd.DataFrame(list(_rows(answer_rows, probes, _pairs(curve.frame))))
     status = answer_rows.groupby(["dtype", "length"])["status"].agg(lambda statuses: min(statuses, key=_STATUS.index))
@@ -341,12 +343,13 @@ def failure_stage_memory(
     seeds: Sequence[int] | None = None,
     mitigation: Mitigation | str | Sequence[Mitigation | str] | None = None,
     random_weights: bool = True,
+    **encoding: Unpack[EncodingOptions],
 ) -> int:
     """Bytes of the probes, of a batch of answers or of the pairs, under the mitigation that makes the longest prompt."""
     form = tasks.task(task)
     seed_list = seeds_asked(form, seeds)
     arms: Sequence[Any] = mitigation if isinstance(mitigation, list | tuple) else [mitigation]
-    prompts = [model.longest(form, lengths, mitigation=arm, seed=seed_list[0]) for arm in (None, *arms)]
+    prompts = [model.longest(form, lengths, mitigation=arm, seed=seed_list[0], **encoding) for arm in (None, *arms)]
     longest = max(prompts, key=lambda prompt: prompt.tokens)
     counts = {"lengths": len(lengths), "seeds": len(seed_list)}
     probes = probes_bytes(model.shape, longest, dtypes, **counts, random=random_weights)
@@ -358,8 +361,8 @@ def failure_stage_memory(
 def _swept(model: TransformerBridge, cell: Cell) -> Rows:
     """The verdict of each length, under the cell's mitigation alone: the arm without one is another cell."""
     target = cell.arguments["target"]
-    probe_task = ProbeTask.of(model, cell.task, cell.lengths, cell.seeds, target, cell.mitigated, None)
-    frame, _, probes = arm(probe_task, [cell.dtype])
+    probe_task = ProbeTask.of(model, cell.task, cell.lengths, cell.seeds, target, cell.mitigated)
+    frame, _, probes = arm(probe_task, [cell.dtype], EncodingOptions())
     parameters = {**probes.provenance.parameters, "measurement": "failure-stage"}
     return frame[list(COLUMNS)].astype(COLUMNS), replace(probes.provenance, parameters=parameters)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,7 @@ from ostools.measure.probes.probe import FLOAT32, SWEPT_SEQUENCES, ProbeTask
 from ostools.measure.probes.ridge import Probe, fitted
 from ostools.measure.probes.scores import FINAL, RESIDUAL, Captured, Place
 from ostools.measure.swept import Cell, Swept, the_one
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
@@ -103,8 +104,8 @@ def probe_intervention(
     dtypes: Sequence[str] = (FLOAT32,),
     seeds: Sequence[int] | None = None,
     mitigation: Mitigation | str | None = None,
-    chat: bool | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> ProbeIntervention:
     """Test whether the output reads the number that a probe decodes at the last token: cosine,
     logit lens, and intervention.
@@ -116,7 +117,7 @@ def probe_intervention(
     begin with the same token (1 and 10, if digits are tokens): there the first token does not say which of the two the output
     answers.
     """
-    probe_task = ProbeTask.of(model, task, lengths, seeds, "number", mitigation, chat)
+    probe_task = ProbeTask.of(model, task, lengths, seeds, "number", mitigation, **encoding)
     precisions = checked_precisions(dtypes)
     tokens = first_tokens(probe_task)
     parts = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Unpack
 
 import pandas as pd
 from pydantic import Field
@@ -43,6 +43,7 @@ from ostools.measure.swept import READ_POSITION, SEQUENCES, Cell, Swept, the_one
 from ostools.measure.unloaded import Unloaded
 from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import token_texts
+from ostools.models.tokens import EncodingOptions
 from ostools.models.untrained import untrained_model
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead
@@ -115,10 +116,10 @@ def probe(
     seeds: Sequence[int] | None = None,
     target: str | None = None,
     mitigation: Mitigation | str | None = None,
-    chat: bool | None = None,
     position: str | None = None,
     random_weights: bool = True,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Decodability:
     """Fit linear probes for the right answer to the last token's representation, at every layer.
 
@@ -133,15 +134,16 @@ def probe(
         target: what probes decode: "number" or "token" (the answer's first, which is not the answer where others begin
             with it); by default the number where the task's answer is one, else the token.
         mitigation: as in `evaluate`.
-        chat: whether in the chat template; None: where there is one.
         position: the token that is probed, as in `collapse`.
         random_weights: whether the same architecture with random weights is probed too. A second model is then in memory.
         progress: called as progress(done, total), in percent.
 
+    How prompts are encoded: `EncodingOptions`.
+
     Raises `InputError` for a task without the target, for right answers that are all the same, for too few lengths or sequences
     to give intervals, and for numbers that are not finite. Source: arXiv 1610.01644, 1909.03368 (selectivity).
     """
-    probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation, chat, checked_position(position))
+    probe_task = ProbeTask.of(model, task, lengths, seeds, target, mitigation, checked_position(position), **encoding)
     precisions, layer_indices = checked_precisions(dtypes), checked_layers(model, layers)
     labelled = probe_task.labelled
     tables = [said_by_probes(labelled, {LENGTH: labelled.of_length()}, ("none",)).assign(dtype="none")]
@@ -216,8 +218,8 @@ class ProbeTask:
         seeds: Sequence[int] | None,
         target: str | None,
         mitigation: Mitigation | str | None,
-        chat: bool | None,
         position: Position = ANSWER,
+        **encoding: Unpack[EncodingOptions],
     ) -> ProbeTask:
         """Check the arguments and render the prompts. Raises `InputError`."""
         form, mitigation_object = tasks.task(task), mitigations.optional(mitigation)
@@ -228,7 +230,8 @@ class ProbeTask:
             raise InputError(
                 f"{form.name}: expected a task whose answer is a number, found one of another kind: ask for target='token'"
             )
-        prompts = prefilled_prompts(model, form, checked_lengths(lengths), seed_list, mitigation_object, chat, position)
+        lengths = checked_lengths(lengths)
+        prompts = prefilled_prompts(model, form, lengths, seed_list, mitigation_object, position, **encoding)
         return cls(model, form, prompts, target, mitigation_object)
 
     @property
@@ -269,6 +272,7 @@ class ProbeTask:
             "prompts": len(self.prompts),
             "line_tokens": sorted({prompt.line for prompt in self.prompts}),
             "read_at": reading(self.model, self.prompts),
+            **self.prompts[0].task_prompt.prompt.provenance,
         }
 
 
@@ -301,11 +305,12 @@ def probe_memory(
     seeds: Sequence[int] | None = None,
     mitigation: Mitigation | str | None = None,
     random_weights: bool = False,
+    **encoding: Unpack[EncodingOptions],
 ) -> int:
     """Bytes of the captured representations and of fitting the probes."""
     form = tasks.task(task)
     seed_list = seeds_asked(form, seeds)
-    longest = model.longest(form, lengths, mitigation=mitigation, seed=seed_list[0])
+    longest = model.longest(form, lengths, mitigation=mitigation, seed=seed_list[0], **encoding)
     counts = {"lengths": len(lengths), "seeds": len(seed_list)}
     return probes_bytes(model.shape, longest, dtypes, **counts, random=random_weights)
 

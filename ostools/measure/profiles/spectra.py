@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -29,8 +29,10 @@ from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, no_logits, true_arithmetic
 from ostools.measure.profiles.compare import require_same_run
 from ostools.models import Prompt
+from ostools.models.tokens import EncodingOptions
 from ostools.results import Provenance, Result
 from ostools.results.table_head import TableHead
+from ostools.tasks.questions import Question
 from ostools.theory import lemmas as theory
 from ostools.theory import profiles
 
@@ -85,16 +87,19 @@ class Spectra(
 @in_smaller_chunks
 def spectra(
     model: TransformerBridge,
-    prompt: str | Prompt,
+    prompt: str | Prompt | Question,
     *,
     measured: Sensitivity | None = None,
     powers: int = 64,
+    position: str | None = None,
     mitigation: Mitigation | str | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> Spectra:
     """Eigenvalues of the patterns, the mass that their products move to the first token, and the limit of their powers.
 
     Args:
         measured: a sensitivity of the same model and prompt with which the products are compared, at the layers that it has.
+        position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options. The text is the one that it rewrites, and the patterns
             are those under its hooks. It has to change the prompt or a logit, or it is refused.
         powers: how often each block's matrix, and that of the whole stack, is repeated (L in Proposition 5.2).
@@ -105,13 +110,11 @@ def spectra(
     """
     if powers < 2:
         raise InputError(f"spectra: expected powers of at least 2, found {powers}: a rate compares two of them")
-    mitigated = MitigatedPrompts.of("spectra", model, [prompt], mitigation)
+    mitigated = MitigatedPrompts.of("spectra", model, [prompt], mitigation, position)
     tokens = mitigated.prompt
     if len(tokens.ids) < 2:
         raise InputError("spectra: expected a prompt of at least two tokens, found one: the first token has no other")
-    provenance = Provenance.collect(
-        model, tuple(tokens.ids.tolist()), powers=powers, **mitigated.provenance_entry, **tokens.provenance
-    )
+    provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), powers=powers, **mitigated.described(model))
     if measured is not None:
         require_same_run("spectra", measured.provenance, provenance, "these patterns")
     work = full_precision(model, "spectra")

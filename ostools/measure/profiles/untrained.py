@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
@@ -22,11 +22,12 @@ from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import require_no_edits
 from ostools.measure.profiles.profile import NO_SINK, Profile, profile
-from ostools.measure.prompts import as_prompt
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt, untrained_model
+from ostools.models.tokens import EncodingOptions
 from ostools.models.untrained import KINDS
 from ostools.results import Frame, Result
+from ostools.tasks.questions import Question
 from ostools.theory.profiles import rank_correlation
 
 TRAINED = "model"
@@ -66,15 +67,17 @@ class UntrainedBaselines(Result, chart="tokens:baselines_chart", findings=("find
 )
 def untrained_baselines(
     model: TransformerBridge,
-    prompt: str | Prompt,
+    prompt: str | Prompt | Question,
     *,
     kinds: str | Sequence[str] = ("initialised",),
     seeds: Iterable[int] = range(3),
     linearisation: str = "full",
     method: str = "auto",
     max_memory: int | None = None,
+    position: int | str | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
 ) -> UntrainedBaselines:
     """Sensitivity to each token of one prompt, of `model` and of untrained models of its
     configuration.
@@ -86,24 +89,23 @@ def untrained_baselines(
         linearisation: what is held constant, as in `ost.sensitivity`, for every profile. The norm
             is the operator norm of exact Jacobians, else the Frobenius norm.
         method: how norms are taken, as in `ost.sensitivity`, for every profile.
-        max_memory, mitigation: as in `ost.sensitivity`, for every profile.
+        max_memory, position, mitigation: as in `ost.sensitivity`, for every profile.
         progress: called as progress(done, total), in percent.
 
     Raises `InputError` while edits are active, because an untrained model does not have them.
     """
     kind_names = checked_names("kind of untrained model", [kinds] if isinstance(kinds, str) else kinds, KINDS)
     seed_list = checked_seeds(seeds)
-    tokens = as_prompt(model, prompt)
     require_no_edits("untrained_baselines", model, "untrained models would not have it")
     cases: list[tuple[str, int | None]] = [(TRAINED, None)]
     cases += [(kind, seed) for kind in kind_names for seed in seed_list]
     options: dict[str, Any] = {"linearisations": [linearisation], "method": method, "mitigation": mitigation}
-    options |= {"max_memory": max_memory}
+    options |= {"max_memory": max_memory, "position": position}
     profiles: list[Profile] = []
     for index, (source, seed) in enumerate(cases):
         case_model = model if seed is None else untrained_model(model, source, seed=seed)
         case_progress = part_of(progress, index, index + 1, len(cases), units=100)
-        profiles.append(profile(sensitivity(case_model, tokens, **options, progress=case_progress)))
+        profiles.append(profile(sensitivity(case_model, prompt, **options, progress=case_progress)))
     columns = ["position", "token_id", "token", "source", "seed", "linearisation", "norm", "method", "value", "share"]
     tables = [
         case_profile.frame.assign(source=source, seed=seed).astype({"seed": "Int64"})

@@ -240,25 +240,29 @@ def find_own_attention(model: TransformerBridge, expected: Tensor | None, run: C
         attention.can_delegate = same
 
 
-@contextmanager
-def own_attention(model: TransformerBridge) -> Iterator[None]:
-    """Run the block as transformers runs a 16-bit model by default: with sdpa.
-
-    Nothing changes in another dtype, in an eager model, under edits or hooks, and where `find_own_attention` says no.
-    """
-    attentions: list[Any] = [] if is_closed(model) else [block.attn for block in model.blocks]
+def runs_own_attention(model: TransformerBridge) -> bool:
+    """Whether `own_attention` would run the model's attention by sdpa now: not in another dtype, in an eager model, under
+    edits or hooks, and where `find_own_attention` says no."""
+    attentions = _attentions(model)
     is_hooked = hooks.active_edits(model) or any(
         part.fwd_hooks for each in attentions for part in each.modules() if isinstance(part, HookPoint)
     )
-    if (
-        is_hooked
-        or not attentions
-        or not all(getattr(each, "can_delegate", False) and each.narrow for each in attentions)
-    ):
+    can_delegate = all(getattr(each, "can_delegate", False) and each.narrow for each in attentions)
+    return bool(attentions) and can_delegate and not is_hooked
+
+
+def _attentions(model: TransformerBridge) -> list[Any]:
+    return [] if is_closed(model) else [block.attn for block in model.blocks]
+
+
+@contextmanager
+def own_attention(model: TransformerBridge) -> Iterator[None]:
+    """Run the block as transformers runs a 16-bit model by default, with sdpa, where `runs_own_attention`."""
+    if not runs_own_attention(model):
         yield
         return
     require_own_functions(cast(Any, model.original_model), str(model.cfg.model_name))  # "sdpa" may be registered anew
-    with _own(model, attentions):
+    with _own(model, _attentions(model)):
         yield
 
 

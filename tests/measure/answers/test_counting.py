@@ -61,7 +61,7 @@ def test_a_mitigation_is_in_the_answers_and_in_the_curve(embedded, counted: Coun
     window = mitigations.mitigation("sliding-window:window=6")
     found: Any = ost.counting(embedded, "count-ones", lengths=(9, 19), dtypes=("float32",), mitigation=window)
     assert found.provenance.parameters["mitigation"] == "sliding-window:window=6"
-    pairs = RenderedPairs(embedded, AppendixTask("count-ones"), chat=False)
+    pairs = RenderedPairs(embedded, AppendixTask("count-ones"), encoding={"chat": False})
     direct = ost.collapse(embedded, pairs, lengths=(9, 19), dtypes=("float32",), mitigation=window)
     pd.testing.assert_frame_equal(found.curve.frame, direct.frame)
     line = "\nThe final answer to your maths question is: "

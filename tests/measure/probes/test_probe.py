@@ -26,7 +26,9 @@ from tests.sets import quick
 @pytest.mark.parametrize("name", COUNTING)
 def test_a_count_begins_behind_the_begun_line_whatever_is_counted(embedded, name: str) -> None:
     form = AppendixTask(name)
-    for n, prompt in RenderedPairs(embedded, form, chat=False).prompts(range(1, 12), 3 * form.random).items():
+    for n, prompt in (
+        RenderedPairs(embedded, form, encoding={"chat": False}).prompts(range(1, 12), 3 * form.random).items()
+    ):
         text = form.prompt(n, 3 * form.random) + form.lead + form.answer_line(prompt.task_prompt.key)
         assert [*prompt.ids, *prompt.answer] == encode(embedded, text).ids.tolist()
         assert embedded.tokenizer.decode(list(prompt.answer)).strip() == prompt.task_prompt.key
@@ -37,7 +39,7 @@ def test_a_line_that_is_cut_by_its_answer_is_refused(embedded, monkeypatch) -> N
         return (9,) if line.endswith("12") else (1, 2, ord(line[-1]))
 
     monkeypatch.setattr(answer_line, "line_ids", cut)
-    pairs = RenderedPairs(embedded, AppendixTask("count-ones"), chat=False)
+    pairs = RenderedPairs(embedded, AppendixTask("count-ones"), encoding={"chat": False})
     assert pairs.prompts([11, 13], 0)
     with pytest.raises(InputError, match="count-ones at length 12: expected the answer '12' to begin with a token of"):
         pairs.prompts([11, 12], 0)
@@ -105,5 +107,6 @@ def test_the_copied_digit_is_probe_and_rows_say_what_they_are(embedded) -> None:
     ],
 )
 def test_what_cannot_be_asked_is_refused(name: str, given: dict, words: str) -> None:
+    options: dict[str, Any] = {"lengths": range(1, 9), **given}
     with pytest.raises(InputError, match=words):
-        ost.probe(tiny_model("gemma"), name, **{"lengths": range(1, 9), **given})
+        ost.probe(tiny_model("gemma"), name, **options)

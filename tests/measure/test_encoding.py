@@ -1,0 +1,177 @@
+"""`bos=`, `chat=`, `system=` and `thinking=`: one meaning in every measurement of a text and of a task, by its signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from transformer_lens.model_bridge import TransformerBridge
+
+import ostools as ost
+from ostools import measure, tasks
+from ostools.ground.errors import InputError
+from ostools.ground.records import function_named, records
+from ostools.measure.position import POSITIONS, Position, read_at
+from ostools.measure.task_prompt import render_prompt
+from ostools.models.tokens import EncodingOptions
+from ostools.results import frame_of
+from tests.checkpoints import tiny_model
+
+TEXT = "count 1 1 0"
+OF_A_TEXT: dict[Any, dict[str, Any]] = {
+    ost.sensitivity: {"method": "sketch", "linearisations": "full"},
+    ost.bounds: {"variants": "local"},
+    ost.hops: {"cotangents": 2, "most": 1},
+    ost.attribution: {},
+    ost.spectra: {"powers": 2},
+    ost.attention: {},
+    ost.attention_baselines: {},
+    measure.head_scores: {},
+    ost.linear_range: {"draws": 1},
+    ost.untrained_baselines: {"seeds": [0], "method": "sketch"},
+}
+OF_A_QUESTION = [function for function in OF_A_TEXT if function not in (measure.head_scores, ost.linear_range)]
+"""Head scores are of the whole prompt, whose carriers a question knows; a question has many tokens to move."""
+FORM = "count-ones"
+SOME: dict[str, Any] = {"lengths": [3, 4, 5, 6, 7, 8]}
+OF_A_TASK: dict[Any, dict[str, Any]] = {
+    ost.evaluate: {**SOME, "max_new_tokens": 2},
+    ost.collapse: {**SOME, "dtypes": ["float32"]},
+    ost.probe: {**SOME, "random_weights": False},
+    ost.probe_intervention: SOME,
+    ost.failure_stage: {**SOME, "dtypes": ["float32"], "random_weights": False},
+    ost.experiments.study: {**SOME, "mitigations": ["hint"], "measures": ["answers"]},
+    ost.experiments.windows: {"lengths": [3], "windows": [4]},
+    ost.ablation: {"lengths": [3], "what": "layers", "measures": ["answers"]},
+    ost.attention: {"length": 3},
+}
+
+
+def quick_first(measurements: Iterable[Any], *quick: Any) -> list[Any]:
+    """Parameters of a test: these functions, all but the quick ones marked slow."""
+    return [
+        pytest.param(function, id=function.__name__, marks=() if function in quick else pytest.mark.slow)
+        for function in measurements
+    ]
+
+
+@pytest.fixture(scope="module")
+def model() -> TransformerBridge:
+    return tiny_model("llama", seed=1, scale=1.5, context=512)
+
+
+def test_every_measurement_of_a_text_or_a_task_takes_all_options() -> None:
+    """Those that ask in no chat have `bos` alone."""
+    functions = [function_named(name.rpartition(":")[2]) for name in records()]
+    takes = {function.__name__: set(inspect.signature(function).parameters) for function in functions}
+    asked = {name for name, names in takes.items() if names & {"prompt", "prompts", "task"}}
+    missing = {name for name in asked if not set(EncodingOptions.__annotations__) <= takes[name]}
+    assert missing == {"counting", "attention_variation"}
+    assert all("bos" in takes[name] for name in missing)
+    assert {function.__name__ for function in (*OF_A_TEXT, *OF_A_TASK)} <= asked - missing
+
+
+@pytest.mark.parametrize("measurement", OF_A_TEXT, ids=lambda measurement: measurement.__name__)
+def test_a_text_without_its_bos_is_measured_as_its_tokens(model: TransformerBridge, measurement: Any) -> None:
+    prompt = ost.encode(model, TEXT, bos=False)
+    assert prompt.ids.tolist() == ost.encode(model, TEXT).ids.tolist()[1:]
+    options = OF_A_TEXT[measurement]
+    found, expected = measurement(model, TEXT, bos=False, **options), measurement(model, prompt, **options)
+    assert frame_of(found).equals(frame_of(expected))
+    assert found.provenance.token_ids == tuple(prompt.ids.tolist())
+    assert found.provenance.parameters["bos"] is False
+
+
+@pytest.mark.parametrize("measurement", OF_A_QUESTION, ids=lambda measurement: measurement.__name__)
+def test_a_question_is_measured_at_the_answers_token(model: TransformerBridge, measurement: Any) -> None:
+    (question,) = tasks.questions(FORM, lengths=[3])
+    read = read_at(model, render_prompt(model, tasks.task(FORM), 3, chat=False, bos=False))
+    found = measurement(model, question, chat=False, bos=False, **OF_A_TEXT[measurement])
+    expected = measurement(model, ost.Prompt.from_ids(model, read.ids), **OF_A_TEXT[measurement])
+    left_out = ["origin", "item"]  # a question knows them, ids do not
+    assert (
+        frame_of(found)
+        .drop(columns=left_out, errors="ignore")
+        .equals(frame_of(expected).drop(columns=left_out, errors="ignore"))
+    )
+    assert found.provenance.token_ids == read.ids
+    parameters = found.provenance.parameters
+    assert (parameters["bos"], parameters["read_at"]["position"]) == (False, "answer")
+    assert [length for length, _, _ in parameters["next_tokens"]] == [3]
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_a_question_is_read_at_the_position_of_that_name(model: TransformerBridge, position: Position) -> None:
+    (question,) = tasks.questions(FORM, lengths=[3])
+    read = read_at(model, render_prompt(model, tasks.task(FORM), 3), position)
+    for measurement in (ost.hops, ost.attribution, ost.spectra):
+        found = measurement(model, question, position=position, **OF_A_TEXT[measurement])
+        assert found.provenance.token_ids == read.ids
+        assert found.provenance.parameters["read_at"]["position"] == position
+
+
+def test_a_mitigation_rewrites_a_question_before_it_is_encoded(model: TransformerBridge) -> None:
+    (plain,) = tasks.questions(FORM, lengths=[4])
+    (made,) = tasks.questions(FORM, lengths=[4], mitigation="separator:every=2")
+    encodings: list[dict[str, Any]] = [{"chat": False, "bos": False}, {}]
+    for options in encodings:
+        found = ost.bounds(model, plain, variants="local", mitigation="separator:every=2", **options)
+        assert found.frame.equals(ost.bounds(model, made, variants="local", **options).frame)
+        assert found.provenance.mitigation == "separator:every=2"
+    with pytest.raises(
+        InputError, match=r"bounds: expected a mitigation that changes this prompt, found that separator"
+    ):
+        ost.bounds(model, plain, variants="local", mitigation="separator:every=9")
+
+
+def tokens_read(result: Any) -> list[int]:
+    """How many tokens of its prompts a measurement says that it read."""
+    if (read := result.provenance.parameters.get("read_at")) is not None:
+        return [place + 1 for _, place in read["places"]]
+    if isinstance(result, measure.Attention):
+        return [len(result.provenance.token_ids or ())]
+    frame = frame_of(result)
+    if "quantity" in frame and "tokens" in set(frame["quantity"]):
+        return frame[frame["quantity"] == "tokens"]["value"].tolist()
+    return frame["tokens"].tolist()
+
+
+@pytest.mark.parametrize("measurement", quick_first(OF_A_TASK, ost.evaluate, ost.collapse, ost.ablation))
+def test_a_task_is_asked_without_its_bos(model: TransformerBridge, measurement: Any) -> None:
+    """The tokens that were read are one fewer, and the provenance says why."""
+    options = {**OF_A_TASK[measurement], "task": FORM, "chat": False}
+    found, plain = measurement(model, bos=False, **options), measurement(model, **options)
+    assert found.provenance.parameters["bos"] is False
+    assert plain.provenance.parameters.get("bos") is None
+    assert [count + 1 for count in tokens_read(found)] == tokens_read(plain)
+
+
+REFUSED = {
+    "bos: expected a text, found a Prompt, which is in tokens already: leave bos out": (
+        ost.sensitivity,
+        {"prompt": "a Prompt", "bos": True},
+    ),
+    "bos: expected plain text, found a chat, whose template writes its special tokens: leave bos out, or ask without": (
+        ost.evaluate,
+        {"task": FORM, "lengths": [3], "bos": True},
+    ),
+    "system: expected a chat, found plain text": (ost.hops, {"prompt": TEXT, "system": "Be short."}),
+    "chat: expected a task, found figure-5a, whose last token is repeated: leave chat out": (
+        ost.collapse,
+        {"task": "figure-5a", "lengths": [2], "chat": True},
+    ),
+    "bos: expected True or False or None, found 'no'": (ost.spectra, {"prompt": TEXT, "bos": "no"}),
+    "unexpected keyword argument 'boss'; did you mean 'bos'": (ost.spectra, {"prompt": TEXT, "boss": False}),
+    "chat: expected a text, found a Prompt": (ost.ablation, {"task": "a Prompt", "chat": False}),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_options_that_cannot_act_are_refused(model: TransformerBridge, words: str) -> None:
+    measurement, given = REFUSED[words]
+    arguments = {name: ost.encode(model, TEXT) if value == "a Prompt" else value for name, value in given.items()}
+    with pytest.raises(InputError, match=words) as caught:
+        measurement(model, **arguments)
+    assert "\n" not in str(caught.value)
