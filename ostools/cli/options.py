@@ -334,8 +334,8 @@ def shown_default(parameter: Parameter) -> str:
 # ---- from what is written to arguments
 
 NAMES = {
-    "linearisation": ("linearisation", "ostools.measure.jacobian.routes:LINEARISATIONS"),
-    "linearisations": ("linearisation", "ostools.measure.jacobian.routes:LINEARISATIONS"),
+    "linearisation": ("linearisation", "ostools.measure.jacobian.linearise:LINEARISATIONS"),
+    "linearisations": ("linearisation", "ostools.measure.jacobian.linearise:LINEARISATIONS"),
     "kinds": ("kind of untrained model", "ostools.models.untrained:KINDS"),
     "untrained": ("kind of untrained model", "ostools.models.untrained:KINDS"),
     "ways": ("way", "ostools.measure.faithfulness.deletion:WAYS"),

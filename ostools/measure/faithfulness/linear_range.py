@@ -213,4 +213,4 @@ def _ranges(
 def linear_range_memory(model: Unloaded, pos: int, *, draws: int = 2) -> int:
     """Bytes of the graphs of a derivative's derivative, and of every move's prompt."""
     shape = model.shape
-    return 3 * _ROWS * graph_bytes(shape, pos) + 4 * draws * pos * pos * shape.d_model * shape.element
+    return (3 + _ROWS) * graph_bytes(shape, pos) + 4 * draws * pos * pos * shape.d_model * shape.element

@@ -30,7 +30,7 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
 from ostools.measure.jacobian.linearise import LINEARISATIONS, differentiated
-from ostools.measure.jacobian.memory import sensitivity_memory
+from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -206,8 +206,5 @@ def _table(tokens: Prompt, parts: Float[Tensor, " part"], linearisation: str) ->
 
 
 def attribution_memory(model: Unloaded, pos: int, *, linearisation: str | None = None) -> int:
-    """Bytes of the passes that hold the patterns, or of the gradient: two rows of Jacobians. With no linearisation those of
-    `full`, the largest: which of the two is taken is known of the loaded model alone."""
-    unlimited = replace(model, limit=None)  # an attribution has no smaller steps to fit itself to a limit
-    gradient = sensitivity_memory(unlimited, pos, linearisations=linearisation or "full", method="sketch", cotangents=2)
-    return max(patterns_bytes(model.shape, pos), gradient)
+    """Bytes of the passes that hold the patterns, or of the gradient, one row, whatever the linearisation."""
+    return max(patterns_bytes(model.shape, pos), sensitivity_bytes(model.shape, pos, one_row=True))

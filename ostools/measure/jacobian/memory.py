@@ -78,9 +78,9 @@ def plan(shape: Shape, pos: int, layers: int, *, max_memory: int, rows: int | No
 
 
 def graph_bytes(shape: Shape, pos: int) -> int:
-    """Bytes that autograd keeps of one prompt: about four squares a head and layer, ten vectors a token, the slopes of the
+    """Bytes that autograd keeps of one prompt: about three squares a head and layer, ten vectors a token, the slopes of the
     MLP."""
-    of_layer = 4 * shape.n_heads * pos + 10 * shape.d_model + 4 * shape.d_mlp
+    of_layer = 3 * shape.n_heads * pos + 10 * shape.d_model + 4 * shape.d_mlp
     return pos * shape.n_layers * of_layer * shape.element
 
 
