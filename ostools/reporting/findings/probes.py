@@ -41,7 +41,7 @@ def error_verdict(result: FailureStage) -> ErrorVerdict:
     return explain_errors(right.to_dict(), wrong.to_dict(), is_hidden.to_dict(), _reads(result.probes, dtype, below))
 
 
-def _reads(probes: Decodability, dtype: str, rows: Frame) -> bool | None:
+def _reads(probes: Decodability, dtype: str, rows: Any) -> bool | None:
     """Whether a probe says most right answers at these lengths, by more than its controls; None where none was tested."""
     tested = int(rows["prompts"].sum())
     if not tested:

@@ -10,14 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-import torch
-
 from hooks import HookError
 from mitigations import MitigationError
 from ostools.experiments.position import PositionEffect
 from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError, InsufficientMemoryError
-from ostools.ground.memory import available_memory
+from ostools.ground.memory import free_memory
 from ostools.ground.progress import Progress, name_part, part_of, tell
 from ostools.measure import Collapse, Comparison, FailureStage, Profile, Sensitivity
 from ostools.measure.answers.result import Evaluation
@@ -88,9 +86,9 @@ class Plan:
     extent: Extent
 
     def beside_untrained(self, model: Unloaded, alone: int, both: int) -> int:
-        """Of two forecasts the one that `Run.beside_untrained` will come to."""
-        free = available_memory(torch.device(model.kind)) - model.held_bytes
-        return both if self.extent.untrained and both <= free else alone
+        """Of two forecasts the one that `Run.beside_untrained` will come to; of a GPU's memory nothing is asked here."""
+        lacks_room = model.kind == "cpu" and both > free_memory().bytes - model.held_bytes
+        return both if self.extent.untrained and not lacks_room else alone
 
 
 @dataclass
