@@ -136,7 +136,7 @@ def test_the_numbers_are_those_of_one_process_whatever_is_lost(
         cluster.add_node(**NODE)
     assert 0 < harm.after < cells  # it was under way
     assert (done.measured, done.failed) == (cells, ())
-    assert counts == [(index + 1, cells) for index in range(cells)]
+    assert counts == [(done_cells, cells) for done_cells in range(cells + 1)]
     assert told.out == ""  # Ray would tell of it there
     assert not ray.is_initialized()
     run(sweep, tmp_path / "local")
