@@ -174,7 +174,7 @@ def test_in_16_bits_scores_and_softmax_are_float32_as_in_sdpa() -> None:
     found, pattern = decoder.attention(block, x)
     assert pattern.dtype == torch.float32
     assert (q @ k.mT).abs().max() / q.shape[-1] ** 0.5 > 256
-    assert (found.float() - expected).norm() < 0.01 * expected.norm()
+    assert (found.float() - expected).norm() < 0.004 * expected.norm()
 
 
 @pytest.mark.parametrize(
