@@ -129,6 +129,11 @@ REASONED = {
     f"bits-{mode}": Asked(f"{BITS}:mode={mode}", (12,), TWELVE)
     for mode in ("answer-only", "cot-zero-shot", "cot-few-shot")
 }
+LONGER = {
+    "bits-partition-longer": Asked(BITS, (16, 32), TWELVE, MITIGATIONS["partition"]),
+    "digits-repeat-prompt-longer": Asked(DIGITS, (16, 32), TWELVE, MITIGATIONS["repeat-prompt"]),
+}
+"""Asked after the others had been looked at: not of the protocol."""
 CELLS: dict[str, Any] = {
     **COUNTS,
     **COPIES,
@@ -142,6 +147,7 @@ CELLS: dict[str, Any] = {
     "bits-probe": partial(states.probe, kept=("bits-states", "fair-bits-states"), is_random=True),
     **REASONED,
     "threes": Asked("count-ones:separator_every=3", (3, 5, 8, 9, 10, 12, 16, 20, 24, 32, 48, 64, 128)),
+    **LONGER,
     "random-weights": partial(states.measure_random, asked=("bits", "fair-bits")),
 }
 """In the order of measuring, the most important first."""

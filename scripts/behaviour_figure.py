@@ -70,9 +70,9 @@ def answers_panel(name: str) -> Any:
 def pairs_panel(name: str) -> Any:
     """The distance of each pair where their right answers part, bfloat16's noise of it, and of wrong answers the distance to
     the question that has as many ones as the model said."""
-    rows = pairs(name, PARTING)
+    rows = pairs(name, PARTING).dropna(subset="right")
     frame = rows[["distance", "noise"]].assign(key=rows["key"].astype(float))
-    frame["kind"] = np.where(rows["right"].eq(True), "right", "wrong")
+    frame["kind"] = np.where(rows["right"].astype(bool), "right", "wrong")
     x = alt.X(**_channel("key", "right number n", _FEWEST, _MOST, [2, 5, 10, 20, 50, 100]))
     y = _channel("distance", "distance of y", 1, 100, [1, 3, 10, 30, 100])
     noise_axis: dict[str, Any] = y | {"shorthand": "noise:Q"}

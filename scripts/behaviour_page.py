@@ -152,16 +152,16 @@ def mitigations_table() -> Table:
     yield from header(
         "question", "mitigation", "right", "none alone right", "this one alone right", "difference, points", "verdict"
     )
-    for base in ("bits", "digits"):
-        names = [name for name in script.measured(MITIGATED) if name.startswith(f"{base}-")]
-        for number, name in enumerate(names):
-            other = script.answers(name)
-            plain = at_lengths(script.answers(base), frame_of(other)["length"].unique())
-            words = f"{WORDS[base]}, {' and '.join(map(str, plain.summary['length']))} items"
-            if not number:
-                yield row(words, "none", share(int(frame_of(plain)["correct"].sum()), len(plain.frame)), "", "", "", "")
-            label = str(other.frame["mitigation"].iloc[0])
-            yield f"| {words} " + compared_row(f"`{label}`", plain, other)
+    shown: set[str] = set()
+    for name in script.measured((*MITIGATED, *script.LONGER)):
+        base, _, label = name.removesuffix("-longer").partition("-")
+        other = script.answers(name)
+        plain = at_lengths(script.answers(base), frame_of(other)["length"].unique())
+        words = f"{WORDS[base]}, {' and '.join(map(str, plain.summary['length']))} items"
+        if words not in shown:
+            shown.add(words)
+            yield row(words, "none", share(int(frame_of(plain)["correct"].sum()), len(plain.frame)), "", "", "", "")
+        yield f"| {words} " + compared_row(f"`{script.MITIGATIONS[label]}`", plain, other)
 
 
 def write() -> None:
