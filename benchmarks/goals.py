@@ -84,7 +84,7 @@ def _command(line: str) -> Callable[[], float]:
 
 @cache
 def _model(name: str) -> TransformerBridge:
-    return ost.load_model(name, device="cpu")
+    return ost.load_model(name, dtype="float32", device="cpu")
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -125,7 +125,10 @@ def _load() -> float:
 def _gguf_again() -> float:
     """Load the packaged GGUF file, converted before, against the folder that it was converted to."""
     folder = locate(GEMMA, None).directory
-    return _ratio(lambda: ost.load_model(GEMMA, device="cpu"), lambda: ost.load_model(folder, device="cpu"))
+    return _ratio(
+        lambda: ost.load_model(GEMMA, dtype="float32", device="cpu"),
+        lambda: ost.load_model(folder, dtype="float32", device="cpu"),
+    )
 
 
 def _answers() -> float:

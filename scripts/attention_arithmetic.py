@@ -110,7 +110,7 @@ def noise(name: str, source: str | None = None) -> Cell:
 
 def hidden(name: str) -> Cell:
     """Where each arithmetic hides n ones from n + 1 at y; at how many lengths it alone does; its median noise of the pair."""
-    return hidden_in(ost.collapse(ost.load_model(name), PAIRS, lengths=LENGTHS, dtypes=[EAGER, WIDE]))
+    return hidden_in(ost.collapse(ost.load_model(name, dtype="float32"), PAIRS, lengths=LENGTHS, dtypes=[EAGER, WIDE]))
 
 
 def hidden_in(result: ost.measure.Collapse) -> Cell:

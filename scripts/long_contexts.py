@@ -78,14 +78,21 @@ def measure_sensitivity(name: str, text: Path) -> None:
         note(folder.with_name("sensitivity-peak.json"), peak())
 
     pieces = parts(text.read_text(encoding="utf-8"))
-    ost.corpus(ost.load_model(name), pieces, lengths=LENGTHS[name], method="sketch", out=folder, progress=note_peak)
+    ost.corpus(
+        ost.load_model(name, dtype="float32"),
+        pieces,
+        lengths=LENGTHS[name],
+        method="sketch",
+        out=folder,
+        progress=note_peak,
+    )
 
 
 def measure_collapse(name: str, text: Path) -> None:
     """Measure one model's pairs of digits in bfloat16, in this process; note its seconds on a core and its peak."""
     folder = STORE / name
     folder.mkdir(parents=True, exist_ok=True)
-    model, start = ost.load_model(name), time.process_time()
+    model, start = ost.load_model(name, dtype="float32"), time.process_time()
     lengths = range(STEP, LENGTHS[name] - QUESTION, STEP)
     result = ost.collapse(model, "figure-5a", lengths=lengths, dtypes=["bfloat16"])
     note(folder / "collapse-seconds.json", time.process_time() - start)

@@ -97,7 +97,7 @@ def measure(name: str) -> None:
         target = STORE / name / f"{cell}.json"
         if target.exists() or (cell != ONES and (name, cell) not in STUDIES):
             continue
-        model = model or ost.load_model(name)
+        model = model or ost.load_model(name, dtype="float32")
         target.parent.mkdir(parents=True, exist_ok=True)
         print(f"{datetime.now(UTC):%H:%M:%S} {name} {cell}", flush=True)
         values = hidden(model) if cell == ONES else effects(model, cell)

@@ -32,7 +32,7 @@ def measured(name: str, measure: Any) -> Any:
     path = STORE / f"{name}.parquet"
     if not path.is_file():
         STORE.mkdir(parents=True, exist_ok=True)
-        measure(ost.load_model(MODEL)).save(path)
+        measure(ost.load_model(MODEL, dtype="float32")).save(path)
     return ost.load_result(path)
 
 

@@ -30,7 +30,7 @@ from ostools.measure.prompts import layers_up_to
 from ostools.measure.unloaded import Forecast, Unloaded
 from ostools.models.files.sources import locate
 from ostools.models.load import resolve_device
-from ostools.models.precision.scores import arithmetic_named
+from ostools.models.precision.scores import AUTO, arithmetic_named
 from ostools.models.tokens import EncodingOptions
 from ostools.tasks.questions import Question
 
@@ -178,10 +178,11 @@ def forecast_of(model: str, device: str, dtype: str, memory: Memory) -> Forecast
     """
     is_elsewhere = GLOBALS.dry_run and device.partition(":")[0] == "cuda" and not torch.cuda.is_available()
     resolved = torch.device("cuda") if is_elsewhere else resolve_device(device)
-    torch_dtype, _ = arithmetic_named(dtype)
-    source, free = locate(model, None, torch_dtype), _FREE_ELSEWHERE if is_elsewhere else _free(resolved)
-    unloaded = Unloaded(source, torch_dtype, resolved.type, GLOBALS.device_map, GLOBALS.max_memory)
+    asked = None if dtype == AUTO else arithmetic_named(dtype)[0]
+    source, free = locate(model, None, asked), _FREE_ELSEWHERE if is_elsewhere else _free(resolved)
     try:
+        dtype_to_load = asked or source.stored_dtype
+        unloaded = Unloaded(source, dtype_to_load, resolved.type, GLOBALS.device_map, GLOBALS.max_memory)
         _ = unloaded.shape, unloaded.held_bytes
     except (ValueError, OSError, KeyError):
         return None

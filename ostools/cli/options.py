@@ -54,7 +54,7 @@ _OF_EVERY = (
 """Options as they are declared: name, what stands behind it (nothing: a flag), help."""
 _OF_A_MODEL = (
     ("--device", "NAME", "'auto' (cuda, else cpu) or a torch device."),
-    ("--load-dtype", "NAME", "The dtype to load the model in, such as bfloat16; else float32."),
+    ("--load-dtype", "NAME", "The dtype to load the model in, such as float32; else the one that its file stores."),
     ("--device-map", "NAME", "For a model larger than the memory: 'auto' or 'disk'. Default: all on the device."),
     ("--max-memory", "SIZE", "What the work may take beside the model (4GiB); else what is free."),
     ("--max-time", "TIME", "End what its first steps show to take longer: 90s, 30min, 6h. Default: no limit."),

@@ -101,7 +101,7 @@ def at_work(
     from ostools.cli.limits import forecast_of, timed
 
     device = device or GLOBALS.device or "auto"
-    dtype = dtype or GLOBALS.load_dtype or "float32"
+    dtype = dtype or GLOBALS.load_dtype or "auto"
     if not counts_steps and GLOBALS.max_time is not None:
         raise InputError(
             f"--max-time: expected work whose steps are counted, found {doing}, which is a few passes: leave it out"
@@ -140,7 +140,7 @@ def each_at_work(doing: str, models: Sequence[str], memory: Memory) -> tuple[Ite
     """
     from ostools.cli.limits import forecast_of, timed
 
-    device, dtype = GLOBALS.device or "auto", GLOBALS.load_dtype or "float32"
+    device, dtype = GLOBALS.device or "auto", GLOBALS.load_dtype or "auto"
     forecasts = [forecast_of(model, device, dtype, memory) for model in models]
     if GLOBALS.dry_run:
         _end_with(*forecasts)

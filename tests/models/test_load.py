@@ -69,6 +69,21 @@ def test_a_loaded_model_is_raw_frozen_and_silent(
     assert model.tokenizer is not None
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_a_model_is_loaded_in_the_dtype_of_most_of_its_numbers(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Forecast in it too; without weights it is the one that the configuration names."""
+    directory, name = write_checkpoint(tmp_path, "llama", dtype=dtype), str(dtype).removeprefix("torch.")
+    file = directory / "model.safetensors"
+    weights = {key: weight.float() if "norm" in key else weight for key, weight in load_file(file).items()}
+    save_file(weights, file, metadata={"format": "pt"})
+    model = load_model(directory, device="cpu")
+    assert describe(model) == describe(load_model(directory, dtype=name, device="cpu"))
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+    assert locate(directory, None, None).stored_dtype == dtype
+    file.unlink()
+    assert locate(directory, None, None).stored_dtype == dtype
+
+
 @pytest.mark.parametrize(
     ("folder", "title"),
     [("my-model", "my-model"), ("models--google--gemma-7b/snapshots/0123abc", "google/gemma-7b")],

@@ -31,7 +31,7 @@ def real(request: pytest.FixtureRequest) -> Real:
     name = request.param
     if in_cache(PACKAGED_MODELS[name].sha256) is None and not is_installed(name):
         pytest.skip(f"needs {name}: {PACKAGED_MODELS[name].install}, or make real")
-    model, folder = load_model(name, device="cpu"), locate(name, None).directory
+    model, folder = load_model(name, dtype="float32", device="cpu"), locate(name, None).directory
 
     @cache
     def plain(dtype: torch.dtype) -> Any:

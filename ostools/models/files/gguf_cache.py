@@ -43,6 +43,7 @@ _CONVERSION = 2
 _EXACT = (torch.float32, torch.float64)
 _NARROW = (torch.bfloat16, torch.float16)
 _NARROW_KINDS = ("BF16", "F16")
+_STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _CHUNK = 1 << 24  # weights compared at a time: a check must not need a second copy of an embedding
 
 
@@ -136,8 +137,9 @@ def _read_note(folder: Path) -> dict[str, Any] | None:
     return note
 
 
-def converted(file: Path, dtype: torch.dtype = torch.float32) -> Converted:
-    """The GGUF file as a Hugging Face directory in the cache, for weights in `dtype`, made now if it is not there.
+def converted(file: Path, dtype: torch.dtype | None = torch.float32) -> Converted:
+    """The GGUF file as a Hugging Face directory in the cache, for weights in `dtype` (None: the dtype that it stores, bfloat16
+    for weights in fewer bits), made now if it is not there.
 
     Cost: hashing the file; the first time, dequantising it too (some 30 s for 270 M parameters), in memory of `reading_bytes`,
     and its size on disk: 2 bytes a weight, or up to 4 in float32.
@@ -149,6 +151,7 @@ def converted(file: Path, dtype: torch.dtype = torch.float32) -> Converted:
         sha256 = file_hash(file)
     except OSError as error:
         raise InputError(f"expected a GGUF file that can be read at {file}: {in_words(error)}") from None
+    dtype = dtype or _STORED.get(read_header(file).quantisation, torch.bfloat16)
     return in_cache(sha256, dtype) or _converted([file], file.name, sha256, dtype)
 
 
@@ -183,10 +186,9 @@ def _scratch() -> Iterator[Path]:
 
 def _remove_killed() -> None:
     """Remove what killed conversions left, unless one is at work: it holds the lock."""
-    parent = _models()
-    if any(parent.glob(f"{_SCRATCH}*")):
-        with suppress(Timeout, OSError), FileLock(parent / _LOCK, blocking=False):
-            for left in parent.glob(f"{_SCRATCH}*"):
+    if leftovers := list(_models().glob(f"{_SCRATCH}*")):
+        with suppress(Timeout, OSError), FileLock(_models() / _LOCK, blocking=False):
+            for left in leftovers:
                 shutil.rmtree(left, ignore_errors=True)
 
 
@@ -312,12 +314,12 @@ PACKAGED_MODELS = {
 """By the names that `load_model` takes."""
 
 
-def packaged(name: str, dtype: torch.dtype = torch.float32) -> Converted:
-    """The packaged model of that name as a Hugging Face directory in the cache, converted now if it is not there.
+def packaged(name: str, dtype: torch.dtype | None = torch.float32) -> Converted:
+    """The packaged model of that name as a Hugging Face directory in the cache, made if need be. `dtype` None: bfloat16.
 
     Raises `InputError` where its package is not installed, and for a file that is not the one of that hash.
     """
-    model = PACKAGED_MODELS[name]
+    model, dtype = PACKAGED_MODELS[name], dtype or torch.bfloat16
     _remove_killed()
     if (cached := in_cache(model.sha256, dtype)) is not None:
         return cached

@@ -109,6 +109,20 @@ def read_shards(directory: Path) -> list[Shard]:
     return shards
 
 
+def stored_dtype(shards: Sequence[Shard], directory: Path) -> torch.dtype:
+    """The dtype of most of a checkpoint's numbers; without weights the one that its configuration names, else float32."""
+    counts = dict.fromkeys(_PLAIN, 0)
+    for shard in shards:
+        for tensor in shard.tensors.values():
+            if tensor.dtype in counts:
+                counts[tensor.dtype] += tensor.count
+    if any(counts.values()):
+        return DTYPES[max(_PLAIN, key=lambda name: (counts[name], name))]
+    config = read_json(directory / "config.json")
+    named = {str(DTYPES[name]).removeprefix("torch."): DTYPES[name] for name in _PLAIN}
+    return named.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
+
+
 def read_shard(file: Path) -> Shard:
     """The header of a file that is there and whole; `InputError` for any other, and for more than `MOST_TENSORS` tensors."""
     if not os.path.isfile(file):  # not pathlib: a name too long to be one raises there

@@ -14,6 +14,7 @@ from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, Converted, converted, packaged
 from ostools.models.files.gguf_format.header import gguf_file_at
+from ostools.models.files.shards import has_weights, read_shards, stored_dtype
 
 EMBEDDED_DIRECTORIES = {name: Path(__file__).parents[1] / name for name in EMBEDDED_MODELS}
 """Where each model that the package carries lies, by its name."""
@@ -48,7 +49,7 @@ class Source:
     """Where a model lies: the name the user knows it by, the directory, and the hub's commit (None if local).
 
     title: what tables and charts call it (None: the name). Of a GGUF file, `directory` is what it was converted to,
-    `quantisation` what it was, and `sha256` its hash.
+    `quantisation` what it was, `sha256` its hash, and `dtype` that of the weights that are read from it.
     """
 
     name: str
@@ -57,12 +58,22 @@ class Source:
     title: str | None = None
     quantisation: str | None = None
     sha256: str | None = None
+    dtype: torch.dtype | None = None
+
+    @property
+    def stored_dtype(self) -> torch.dtype:
+        """The dtype of most of its numbers; without weights the one that its configuration names."""
+        if self.dtype is not None:
+            return self.dtype
+        return stored_dtype(read_shards(self.directory) if has_weights(self.directory) else (), self.directory)
 
 
-def locate(name: str | os.PathLike[str] | None, revision: str | None, dtype: torch.dtype = torch.float32) -> Source:
+def locate(
+    name: str | os.PathLike[str] | None, revision: str | None, dtype: torch.dtype | None = torch.float32
+) -> Source:
     """Find the directory of a model, downloading it when `name` is a hub id that is not in the cache.
 
-    dtype: that in which its weights will be held, for which a GGUF file is converted.
+    dtype: that in which its weights will be held, for which a GGUF file is converted; None: `Source.stored_dtype`.
     """
     source = _located(name, revision, dtype)
     if (source.directory / ADAPTER_CONFIG).exists():
@@ -73,7 +84,7 @@ def locate(name: str | os.PathLike[str] | None, revision: str | None, dtype: tor
     return source
 
 
-def _located(name: str | os.PathLike[str] | None, revision: str | None, dtype: torch.dtype) -> Source:
+def _located(name: str | os.PathLike[str] | None, revision: str | None, dtype: torch.dtype | None) -> Source:
     if name is None or (isinstance(name, str) and name in EMBEDDED_DIRECTORIES):
         source = Source(name or EMBEDDED, EMBEDDED_DIRECTORIES[name or EMBEDDED])
         if not (source.directory / "config.json").is_file():
@@ -113,7 +124,8 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None, dtype: t
 
 def _of_gguf(name: str, model: Converted, title: str) -> Source:
     title = f"{title}, {model.quantisation}"
-    return Source(name, model.directory, title=title, quantisation=model.words, sha256=model.sha256)
+    words = {"quantisation": model.words, "sha256": model.sha256}
+    return Source(name, model.directory, title=title, dtype=model.dtype, **words)
 
 
 def _folder_title(folder: Path) -> str:

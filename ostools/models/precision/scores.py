@@ -41,6 +41,8 @@ ARITHMETICS: dict[str, tuple[torch.dtype, bool]] = {name: (dtype, False) for nam
     f"{name}-eager": (dtype, True) for name, dtype in DTYPES.items() if dtype in SIXTEEN_BITS
 }
 """The dtype, and whether attention's scores are rounded to it, of every name that `load_model` takes."""
+AUTO = "auto"
+"""The name that `load_model` takes for the dtype that a file stores."""
 FLOAT32_SCORES = "ostools-float32-scores"
 """transformers' name for its eager attention with this arithmetic (`AttentionInterface`)."""
 
@@ -49,7 +51,7 @@ def arithmetic_named(name: str | torch.dtype) -> tuple[torch.dtype, bool]:
     """The dtype of that name, and whether attention's scores are rounded to it; `InputError` for an unknown name."""
     text = str(name).removeprefix("torch.")
     if text not in ARITHMETICS:
-        raise unknown_name("dtype", text, ARITHMETICS)
+        raise unknown_name("dtype", text, (AUTO, *ARITHMETICS))
     return ARITHMETICS[text]
 
 

@@ -54,7 +54,7 @@ def test_weights_are_rounded_once_whenever_it_is_done(
     (made,) = _folders(cache)
     assert {tensor.dtype for tensor in load_file(made / "model.safetensors").values()} == {dtype}
     made.rename(tmp_path / "apart")
-    load_model(file, device="cpu")
+    load_model(file, dtype="float32", device="cpu")
     rounded_at_load = load_model(file, dtype=dtype, device="cpu")
     (exact,) = _folders(cache)  # it served that load too
     assert _bytes(tmp_path / "apart") < 0.6 * _bytes(exact)
@@ -68,8 +68,22 @@ def test_a_rounded_conversion_serves_its_dtype_alone(file: Path, cache: Path) ->
     sha256 = gguf_cache.file_hash(file)
     assert converted(file, torch.bfloat16).words.startswith("Q8_0, dequantised to bfloat16 from tiny.gguf (SHA-256 ")
     assert [in_cache(sha256, dtype) for dtype in (torch.float32, torch.float64, torch.float16)] == [None] * 3
-    assert torch.equal(load_model(file, device="cpu")(IDS), stands_for("llama")(IDS, use_cache=False).logits)
+    assert torch.equal(
+        load_model(file, dtype="float32", device="cpu")(IDS), stands_for("llama")(IDS, use_cache=False).logits
+    )
     assert len(_folders(cache)) == 2
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(7, "bfloat16"), (1, "float16"), (32, "bfloat16"), (0, "float32")])
+def test_a_file_is_loaded_in_the_dtype_that_it_stores_and_of_fewer_bits_in_bfloat16(
+    kind: int, dtype: str, tmp_path: Path
+) -> None:
+    """By `general.file_type`: 0 is F32, 1 F16, 7 Q8_0 and 32 BF16."""
+    file = write_gguf(tmp_path / "tiny.gguf", "llama", file_type=kind)
+    described = describe(load_model(file, device="cpu"))
+    assert described == describe(load_model(file, dtype=dtype, device="cpu"))
+    assert described.dtype == dtype
+    assert f"dequantised to {dtype}" in str(described.quantisation)
 
 
 def test_a_sweep_converts_a_file_for_its_dtype_and_knows_it_by_its_hash(
@@ -96,8 +110,8 @@ def test_what_sixteen_bits_hold_is_kept_in_sixteen(tmp_path: Path, cache: Path) 
     assert json.loads((made / "config.json").read_text())["dtype"] == "float32"
     weights = dict(named_weights(model))
     assert torch.equal(weights[F16_WEIGHT], weight.double())
-    lies_on_disk = load_model(file, device="cpu", device_map="disk")
-    assert torch.equal(lies_on_disk(IDS), load_model(file, device="cpu")(IDS))
+    lies_on_disk = load_model(file, dtype="float32", device="cpu", device_map="disk")
+    assert torch.equal(lies_on_disk(IDS), load_model(file, dtype="float32", device="cpu")(IDS))
 
 
 def test_a_directory_of_an_earlier_conversion_is_made_anew(
@@ -107,7 +121,7 @@ def test_a_directory_of_an_earlier_conversion_is_made_anew(
         earlier.setattr(gguf_cache, "_CONVERSION", 1)
         folder = converted(file).directory
     (folder / "tokenizer.json").write_text("{}")
-    load_model(file, device="cpu")
+    load_model(file, dtype="float32", device="cpu")
     assert _folders(cache) == [folder]
     assert json.loads((folder / "gguf.json").read_text())["conversion"] == gguf_cache._CONVERSION
 
@@ -120,7 +134,7 @@ def test_a_full_disk_is_said_in_one_line(file: Path, cache: Path) -> None:
         with pytest.raises(
             InputError, match=r"cache folder that can be written at .*gguf: SafetensorError: .*; free"
         ) as full:
-            load_model(file, device="cpu")
+            load_model(file, dtype="float32", device="cpu")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert "\n" not in str(full.value)
@@ -140,9 +154,9 @@ def test_what_a_killed_conversion_left_goes_at_the_next_load(file: Path, cache: 
     (left / "model").mkdir(parents=True)
     (left / "model" / "model.safetensors").write_bytes(b"half")
     with FileLock(cache / "lock"):
-        load_model(file, device="cpu")
+        load_model(file, dtype="float32", device="cpu")
         assert left.exists()
-    load_model(file, device="cpu")
+    load_model(file, dtype="float32", device="cpu")
     assert _folders(cache) == [folder]
 
 

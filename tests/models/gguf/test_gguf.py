@@ -35,7 +35,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_model_is_that_of_the_dequantised_weights(family: str, tmp_path: Path) -> None:
     """By a file, by its folder, and from the cache alone; equal to transformers' own reading and to Q8_0 by its definition."""
     file = write_gguf(tmp_path / "tiny.gguf", family)
-    model = load_model(file, device="cpu")
+    model = load_model(file, dtype="float32", device="cpu")
     logits = model(IDS)
     assert torch.equal(logits, stands_for(family)(IDS, use_cache=False).logits)
     theirs = AutoModelForCausalLM.from_pretrained(
@@ -43,7 +43,7 @@ def test_the_model_is_that_of_the_dequantised_weights(family: str, tmp_path: Pat
         attn_implementation="eager",
     )  # fmt: skip
     assert torch.equal(logits, theirs(IDS, use_cache=False).logits)
-    assert torch.equal(load_model(tmp_path, device="cpu")(IDS), logits)
+    assert torch.equal(load_model(tmp_path, dtype="float32", device="cpu")(IDS), logits)
     text = "the tin 12 <eos>in"
     own = AutoTokenizer.from_pretrained(tmp_path, gguf_file=file.name)
     assert model.tokenizer(text).input_ids == own(text).input_ids
@@ -59,14 +59,14 @@ def test_the_model_is_that_of_the_dequantised_weights(family: str, tmp_path: Pat
 
 def test_a_second_load_reads_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after the file has moved, and where the package gguf is gone; another content is converted anew."""
-    first = load_model(write_gguf(tmp_path / "a.gguf", "llama"), device="cpu")(IDS)
+    first = load_model(write_gguf(tmp_path / "a.gguf", "llama"), dtype="float32", device="cpu")(IDS)
     moved = Path(shutil.move(tmp_path / "a.gguf", tmp_path / "b.gguf"))
     with monkeypatch.context() as gone:
         gone.setattr(gguf_cache, "read_model", lambda *_: pytest.fail("converted again"))
         gone.setattr(importlib.util, "find_spec", lambda name: None)
-        assert torch.equal(load_model(moved, device="cpu")(IDS), first)
+        assert torch.equal(load_model(moved, dtype="float32", device="cpu")(IDS), first)
     write_gguf(moved, "llama", seed=1)
-    assert not torch.equal(load_model(moved, device="cpu")(IDS), first)
+    assert not torch.equal(load_model(moved, dtype="float32", device="cpu")(IDS), first)
     folders = [path for path in (tmp_path / "cache" / "gguf").iterdir() if path.is_dir()]
     assert len(folders) == 2
 
@@ -79,9 +79,9 @@ def test_a_failed_conversion_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     with monkeypatch.context() as broken:
         broken.setattr("transformers.PreTrainedTokenizerBase.save_pretrained", ended)
         with pytest.raises(KeyboardInterrupt):
-            load_model(file, device="cpu")
+            load_model(file, dtype="float32", device="cpu")
     assert [path for path in (tmp_path / "cache" / "gguf").iterdir() if path.is_dir()] == []
-    load_model(file, device="cpu")
+    load_model(file, dtype="float32", device="cpu")
 
 
 def test_the_quantisation_is_that_of_the_header(tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_a_file_is_known_by_its_first_bytes(name: str, tmp_path: Path) -> None:
     blob = Path(shutil.move(write_gguf(tmp_path / "a.gguf", "llama"), tmp_path / name))
     (tmp_path / "sha256-of-a-licence").write_text("Apache")
     logits = stands_for("llama")(IDS, use_cache=False).logits
-    assert torch.equal(load_model(blob, device="cpu")(IDS), logits)
-    assert torch.equal(load_model(tmp_path, device="cpu")(IDS), logits)
+    assert torch.equal(load_model(blob, dtype="float32", device="cpu")(IDS), logits)
+    assert torch.equal(load_model(tmp_path, dtype="float32", device="cpu")(IDS), logits)
 
 
 def test_the_route_is_said_from_the_header_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,9 @@ def test_the_route_is_said_from_the_header_alone(tmp_path: Path, monkeypatch: py
 
 def test_digits_are_cut_off_before_anything_else(tmp_path: Path) -> None:
     """As llama.cpp does for "smollm": blanks before a digit stay together, and a numeral that is no digit stays in its word."""
-    tokenizer = load_model(write_gguf(tmp_path / "tiny.gguf", "llama", pre="smollm"), device="cpu").tokenizer
+    tokenizer = load_model(
+        write_gguf(tmp_path / "tiny.gguf", "llama", pre="smollm"), dtype="float32", device="cpu"
+    ).tokenizer
     cut = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a  12\n\n3 b")
     assert [piece for piece, _ in cut] == ["a", "ĠĠ", "1", "2", "ĊĊ", "3", "Ġb"]
     assert len(tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("一个")) == 1
@@ -214,6 +216,7 @@ def test_a_model_in_packages_loads_by_name(in_packages: Path, monkeypatch: pytes
         load_model("tiny-7m")
     whole = in_packages.parent / "tiny.gguf"
     (in_packages / "gguf_part_b" / "part").write_bytes(whole.read_bytes()[1000:])
-    model = load_model("tiny-7m", device="cpu")
-    assert torch.equal(model(IDS), load_model(whole, device="cpu")(IDS))
+    assert describe(load_model("tiny-7m", device="cpu")).dtype == "bfloat16"
+    model = load_model("tiny-7m", dtype="float32", device="cpu")
+    assert torch.equal(model(IDS), load_model(whole, dtype="float32", device="cpu")(IDS))
     assert (describe(model).name, describe(model).title) == ("tiny-7m", "Tiny 7M, Q8_0")
