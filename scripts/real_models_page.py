@@ -184,8 +184,8 @@ def _references(stored: dict[str, Cells]) -> str:
     columns += ["reference inside 95% of a sketch of 8, full", "frozen", "frozen for full: Spearman", "size"]
     return (
         "Its reference: these 64 against the exact norms, on the prompts of 32 tokens (median); the share of the tokens whose "
-        "95% interval, of a sketch of 8, holds the reference, which has an error of its own; and the frozen profile (patterns and "
-        f"norm scales held) as a predictor of the full one.\n\n{table(columns, _each(stored, 'sensitivity/', rows))}"
+        "95% interval, of a sketch of 8, holds the reference, which has an error of its own; and the frozen profile (patterns "
+        f"and norm scales held) as a predictor of the full one.\n\n{table(columns, _each(stored, 'sensitivity/', rows))}"
     )
 
 

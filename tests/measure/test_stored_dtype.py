@@ -51,7 +51,9 @@ def test_attribution_splits_the_logit_of_the_models_own_next_token(two_answers: 
 def test_faithfulness_takes_the_models_own_answer(two_answers: Any) -> None:
     model, prompt, narrow, _ = two_answers
     options: dict[str, Any] = {"linearisations": "full", "method": "sketch"}
-    found = ost.faithfulness(model, ost.sensitivity(model, prompt, **options), ways="removed", draws=1, orders=19, steps=1)
+    found = ost.faithfulness(
+        model, ost.sensitivity(model, prompt, **options), ways="removed", draws=1, orders=19, steps=1
+    )
     assert found.provenance.parameters["logit"] == narrow
 
 
@@ -60,7 +62,9 @@ def test_a_study_and_an_evaluation_answer_in_the_models_own_dtype() -> None:
     model = tiny_model("llama", seed=3, scale=1.5, dtype=torch.bfloat16, context=512)
     asked: dict[str, Any] = {"lengths": [LENGTH], "chat": False}
     study: Any = ost.experiments.study(model, FORM, mitigations=["hint"], dtypes=["float32"], **asked).frame
-    own, wide = (frame_of(evaluate(each, FORM, max_new_tokens=4, **asked)) for each in (model, view_in(model, torch.float32)))
+    own, wide = (
+        frame_of(evaluate(each, FORM, max_new_tokens=4, **asked)) for each in (model, view_in(model, torch.float32))
+    )
     log_p = study[study["quantity"] == "log_probability"]["baseline"].tolist()
     assert log_p == own["log_probability"].tolist() != wide["log_probability"].tolist()
 
