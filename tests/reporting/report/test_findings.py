@@ -147,7 +147,7 @@ def test_a_run_says_the_error_of_its_arithmetic_and_apart_from_it_that_of_sampli
     words = "moves as its derivative says, to {}. The Jacobians of all tokens together are within {} of the true ones (95%)."
     assert said(exact, better) == f"Arithmetic: the network, moved a little, {words.format('1%', '10%')}"
     assert words.format("0.0002", "0.002") in said(better)
-    sketch = said(better, upper=(1.2, 3.6))
+    sketch = said(better, upper=(1.4, 5.2))
     assert words.format("0.0002", "0.002") in sketch
     assert "(95%) of 25% to either side in the median; 1 of 2 are wider than 30%." in sketch
     assert said() == ""
