@@ -159,7 +159,7 @@ def test_the_refusal_of_the_bounds_goes_before_that_of_the_forms(monkeypatch: py
     found = measurements()
     monkeypatch.setattr(sensitivity, "undescribed", lambda model, names: {"proof": "no record"})
     monkeypatch.setattr(sensitivity, "bounds", Mock(side_effect=InputError("not described")))
-    plan = Mock(spec=Plan, extent=Mock(forms=("local", "proof")))
+    plan = Mock(spec=Plan, names=("sensitivity",), extent=Mock(forms=("local", "proof")))
     run = Run(Mock(), Mock(spec=Prompt), plan, found, None, 100)
     sensitivity._measure_bounds(run, made_sensitivity({"full": TEN.tolist()}))
     assert [omission.reason for omission in found.left_out] == ["not described", "proof: no record"]
