@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import click
 
 from ostools.cli.commands import Command
-from ostools.cli.prompts import OF_A_QUESTION, read_prompts, require_utf8, texts_of
+from ostools.cli.prompts import OF_A_QUESTION, Prompts, read_prompts, require_utf8, texts_of
 from ostools.cli.signature import UNKNOWN, Parameter, names_in, signature_of
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
@@ -373,6 +373,7 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
         if known is not None:
             kind, target = known
             checked_names(kind, arguments[field.name], names_in(target))
+    _require_position_of_a_task(arguments)
     for parameter in signature_of(command.function).parameters:
         given = arguments.get(parameter.name)
         if parameter.name == "task":
@@ -381,6 +382,15 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
         elif parameter.name in ("mitigation", "mitigations") and given is not None:
             arguments[parameter.name] = _typed(given) if isinstance(given, str) else tuple(map(_typed, given))
     return arguments
+
+
+def _require_position_of_a_task(arguments: Mapping[str, Any]) -> None:
+    """Refuse the name of a position that a text or ids do not have; their end has a name for all."""
+    prompts, position = arguments.get("prompt", arguments.get("prompts")), arguments.get("position")
+    is_named = isinstance(position, str) and position != "prompt-end"
+    values = prompts.values if is_named and isinstance(prompts, Prompts) else ()
+    if any(isinstance(value, str | tuple) for value in values):
+        raise InputError(f"--position {position!r}: expected a task's prompt, found a text or ids: give --task instead")
 
 
 def _typed(spec: str) -> Any:

@@ -188,9 +188,7 @@ def test_a_chat_has_its_message_rewritten_and_tokens_alone_are_refused() -> None
     ids = Prompt.from_ids(model, edited.ids)
     with pytest.raises(ost.InputError, match="rewrites the prompt, which is not known of this prompt: give the text"):
         ost.bounds(model, ids, mitigation="hint")
-    with pytest.raises(
-        ost.InputError, match=r"rewrites the sequence, .*: give the prompt that it makes of a task: ost.tasks"
-    ):
+    with pytest.raises(ost.InputError, match=r"rewrites the sequence, .*: give a task's question: ost.tasks"):
         ost.bounds(model, TEXT, mitigation="separator:every=3")
     with pytest.raises(MitigationError, match="did you mean 'hint'"):
         ost.sensitivity(model, TEXT, mitigation="hnt")

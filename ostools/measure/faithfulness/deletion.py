@@ -256,9 +256,9 @@ def faithfulness_memory(
     *,
     linearisations: str | Sequence[str] | None = None,
     variants: str | Sequence[str] = (),
-    position: int | None = None,
+    position: int | str | None = None,
 ) -> int:
     """Bytes of the profiles of a prompt, and of the prompts without a token."""
     profiles = sensitivity_memory(model, pos, linearisations=linearisations, position=position)
-    deletions = cases_bytes(model.shape, read_up_to(position, pos))
+    deletions = cases_bytes(model.shape, read_up_to(position if isinstance(position, int) else None, pos))
     return max(profiles, deletions, bounds_memory(model, pos, variants=variants) if variants else 0)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 import hooks
 import ostools as ost
@@ -198,3 +200,18 @@ def test_reasoning_has_room_and_no_probability(embedded) -> None:
 def test_refuses(embedded, options: dict, words: str) -> None:
     with pytest.raises(InputError, match=words):
         evaluate(embedded, **({"task": "count-ones", "lengths": (3,)} | options))
+
+
+def test_a_tokenizer_without_any_special_token_answers_in_batches_as_alone() -> None:
+    """Rows of a batch are filled with a token of their own, so that none is needed to pad."""
+    model = tiny_model("llama", scale=1.5, context=512, fresh=True)
+    vocabulary = {letter: index for index, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    bare = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    bare.pre_tokenizer, bare.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bare, padding_side="left")
+    model.tokenizer = tokenizer  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.bos_token = tokenizer.eos_token = tokenizer.pad_token = tokenizer.unk_token = None  # pyright: ignore
+    options: dict[str, Any] = {"lengths": [3, 4, 5], "max_new_tokens": 3, "elicitation": "zero-shot"}
+    together, alone = (ost.evaluate(model, "count-ones", batch_size=size, **options) for size in (None, 1))
+    assert together.provenance.parameters["batches"] == "padded"
+    assert together.frame["text"].tolist() == alone.frame["text"].tolist()
