@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
+import torch
 
 from ostools.experiments.wrong_answers import explain_errors
 from ostools.ground.errors import InputError
@@ -13,6 +14,7 @@ from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.position import ANSWER
 from ostools.measure.probes.scores import rows_of
 from ostools.results import Frame
+from ostools.theory.statistics.intervals import bootstrap_mean, widened
 from ostools.theory.statistics.separation import separation
 from scripts import behaviour as script
 from scripts.behaviour_page import WORDS, Table, asked, said
@@ -159,56 +161,47 @@ def predictions(name: str, site: str, test: str) -> Frame:
     return rows[(rows["site"] == site) & (rows["control"] == "none") & (rows["test"] == test)]
 
 
+def nearer(own: Frame, alone: Frame) -> str:
+    """By how much the error of a probe is smaller than that of another of the same questions, with its 95% interval."""
+    gain = (alone["said"] - alone["label"]).abs().to_numpy() - (own["said"] - own["label"]).abs().to_numpy()
+    groups: Any = pd.Series(gain).groupby(own["group"].to_numpy()).mean()
+    mean, trained = float(groups.mean()), int(own["trained"].min())
+    ends = widened(bootstrap_mean(torch.tensor(groups.to_numpy())), mean, tested=len(own), trained=trained)
+    return f"{mean:+.1f} [{float(ends.low):+.1f}, {float(ends.high):+.1f}]"
+
+
 def probe_table() -> Table:
     """Probes of the right number, beside the model's own answers to the same questions."""
-    yield from header(
-        "questions",
-        "y at",
-        "test",
-        "trained on",
-        "tested",
-        "exact",
-        "shuffled labels",
-        "length alone",
-        "most common number",
-        "mean error of the probe",
-        "of the length alone",
-        "of the model",
-    )
-    for name in (
-        *(cell for cell in _OF if script.path_of(cell).is_file()),
-        *([_RANDOM] if script.path_of(_RANDOM).is_file() else []),
-    ):
+    exact = ("exact: the probe", "shuffled labels", "length alone", "most common number")
+    errors = ("mean error: the probe", "less than the length alone by", "the model")
+    yield from header("questions", "y at", "test", "tested", *exact, *errors)
+    for name in (cell for cell in (*_OF, _RANDOM) if script.path_of(cell).is_file()):
         table, cells = stored(name), _OF.get(name, _OF["bits-probe"])
-        summary = rows_of(table, is_random=name in ("bits-probe", _RANDOM)).set_index(["site", "test", "control"])
-        answers = pd.concat([asked(cell).assign(key=lambda rows: rows["key"].astype(int)) for cell in cells])
-        for site, test, control in summary.index:
-            if control != "none" or site == "length":
-                continue
-            at: Any = summary.loc[(site, test, control)]
-            own = predictions(name, site, test)
-            both = own.merge(answers, left_on=["length", "seed", "label"], right_on=["length", "seed", "key"])
-            alone = predictions(name, "length", test)
-            exact = f"{at['accuracy']:.0%} [{at['low']:.0%}, {at['high']:.0%}]"
-            shuffled = f"{summary.loc[(site, test, 'shuffled'), 'accuracy']:.0%}"
-            length = f"{summary.loc[('length', test, 'none'), 'accuracy']:.0%}"
-            errors = [f"{(rows['said'] - rows['label']).abs().mean():.1f}" for rows in (own, alone)]
+        drawn = name in ("bits-probe", _RANDOM)
+        summary = rows_of(table, is_random=drawn).set_index(["site", "test", "control"])
+        answers = answers_of(cells)
+        for site, test in [
+            (site, test) for site, test, control in summary.index if control == "none" and site != "length"
+        ]:
+            at: Any = summary.loc[(site, test, "none")]
+            own, alone = predictions(name, site, test), predictions(name, "length", test)
+            both = answers.merge(own[["length", "seed", "label"]].drop_duplicates(), on=["length", "seed", "label"])
+            shares = [f"{at['accuracy']:.0%} [{at['low']:.0%}, {at['high']:.0%}]"]
+            shares += [f"{summary.loc[(site, test, 'shuffled'), 'accuracy']:.0%}"]
+            shares += [f"{summary.loc[('length', test, 'none'), 'accuracy']:.0%}", f"{at['chance']:.0%}"]
             model = both["absolute_error"].dropna().astype(float)
             words = " and ".join(WORDS[cell] for cell in cells) + (", random weights" if name == _RANDOM else "")
             mine = f"{model.mean():.1f} ({both['correct'].mean():.0%} of {len(both)} right)" if len(model) else "–"
-            yield row(
-                words,
-                f"“{site}”",
-                test,
-                at["trained"],
-                at["tested"],
-                exact,
-                shuffled,
-                length,
-                f"{at['chance']:.0%}",
-                *errors,
-                mine,
-            )
+            error = f"{(own['said'] - own['label']).abs().mean():.1f}"
+            less = nearer(own, alone) if drawn else "–"
+            yield row(words, f"“{site}”", test, at["tested"], *shares, error, less, mine)
+
+
+def answers_of(cells: Iterable[str]) -> Frame:
+    """The answers of these cells by length, seed and label, the right number."""
+    return pd.concat(
+        [asked(cell).assign(label=lambda rows: rows["key"].astype(int)) for cell in cells]
+    ).drop_duplicates(["length", "seed", "label"])
 
 
 def unread_table() -> Table:
@@ -223,7 +216,7 @@ def unread_table() -> Table:
         "the length alone is right",
     )
     for name in (cell for cell in _OF if script.path_of(cell).is_file()):
-        answers = pd.concat([asked(cell).assign(label=lambda rows: rows["key"].astype(int)) for cell in _OF[name]])
+        answers = answers_of(_OF[name])
         for test in stored(name)["test"].unique():
             own, alone = predictions(name, ANSWER, test), predictions(name, "length", test)
             both = own.merge(answers, on=["length", "seed", "label"]).merge(

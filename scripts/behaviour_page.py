@@ -12,6 +12,7 @@ import pandas as pd
 from benchmarks.scale import write_page
 from ostools import tasks
 from ostools.measure.answers.paired import answer_difference
+from ostools.measure.answers.reading import CUT_OFF
 from ostools.measure.answers.result import Evaluation, from_rows
 from ostools.results import Frame, frame_of
 from ostools.theory.statistics.heaping import heaping
@@ -130,7 +131,10 @@ def reasoned_table() -> Table:
     plain = at_lengths(base, lengths)
     yield row("C.1's prompt", share(int(frame_of(plain)["correct"].sum()), len(plain.frame)), "", "", "", "")
     for name in script.measured(script.REASONED):
-        yield compared_row(name.removeprefix("bits-"), plain, script.answers(name))
+        other = script.answers(name)
+        cut = int((frame_of(other)["kind"] == CUT_OFF).sum())
+        words = name.removeprefix("bits-") + (f", {cut} cut off before an answer" if cut else "")
+        yield compared_row(words, plain, other)
 
 
 def at_lengths(result: Evaluation, lengths: Iterable[int]) -> Evaluation:
