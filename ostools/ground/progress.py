@@ -264,4 +264,6 @@ def _is_several(value: Any) -> bool:
         return value == "all"
     if isinstance(value, int):
         return value > 1
+    if getattr(value, "ndim", 1) == 0:  # numpy's number: it has a length, and no len()
+        return False
     return not isinstance(value, Sized) or len(value) > 1
