@@ -23,7 +23,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import hooks
 from hooks.register import Order, attached, with_input
-from hooks.sites import points
+from hooks.sites import points, require_open
 from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
@@ -124,6 +124,7 @@ def hops(
     model whose patterns or values are not known.
     Cost: `most` + 2 rows of a sketch for each cotangent.
     """
+    require_open(model, "hops")
     mitigated = MitigatedPrompts.of("hops", model, [prompt], mitigation, position)
     whole_number("most", most, 1)
     whole_number("seed", seed)
@@ -169,13 +170,17 @@ def _tracks(
     for layer in reversed(range(linear.n_layers)):
         moving, staying = _both_graphs(model, linear, layer)
         for part in tracks.split(max(1, _ROWS // (most + 2)), dim=1):
-            rows = part.flatten(0, 1)[:, None]
-            all_paths, stays = (vjp(graph.out, [graph.entry], rows)[0].view(part.shape) for graph in (moving, staying))
-            hop = all_paths - stays
-            part[0], part[-1] = stays[0], all_paths[-1]
-            part[1:-1] = stays[1:-1] + hop[:-2]
+            # Of the track of `most` hops one hop more is not asked for.
+            moved, stays = _back(moving, torch.cat([part[:-2], part[-1:]])), _back(staying, part[:-1])
+            part[0], part[-1] = stays[0], moved[-1]
+            part[1:-1] = stays[1:] + (moved[:-1] - stays[:-1])
         tell(progress, linear.n_layers - layer, linear.n_layers)
     return tracks
+
+
+def _back(graph: BlockGraph, tracks: Float[Tensor, "track row pos d_model"]) -> Float[Tensor, "track row pos d_model"]:
+    """Every row of every track through one block."""
+    return vjp(graph.out, [graph.entry], tracks.flatten(0, 1)[:, None])[0].view(tracks.shape)
 
 
 def _both_graphs(model: TransformerBridge, linear: Linearised, layer: int) -> tuple[BlockGraph, BlockGraph]:
