@@ -33,7 +33,7 @@ def page(store: Path, models: Sequence[str], before: str) -> str:
     A question that was not measured of a model has no row; one that was refused says why.
     """
     stored = {name: cells for name in models if (cells := _read(store / name))}
-    sections = dict(part.partition("\n\n")[::2] for part in before.split("\n## ")[1:])
+    sections = {part.partition("\n\n")[0]: part.partition("\n\n")[2] for part in before.split("\n## ")[1:]}
     parts = [HEAD, merged(_models(stored), before.partition("\n## ")[0], models)]
     for title, section in SECTIONS.items():
         old = sections.get(title, "")
