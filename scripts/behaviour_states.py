@@ -135,7 +135,7 @@ def measure(
     for place in PLACES:
         frame = frame.join(pairs(lines, following, read, place).add_suffix(f"_{place}"), on=["length", "seed"])
         frame = frame.join(pairs(lines, said, read, place).add_suffix(f"_said_{place}"), on=["length", "seed"])
-    keep(directory, name, lines, read)
+    keep(directory, name, [line for key, line in lines.items() if key in given], read)
     store(name, frame)
 
 
@@ -199,13 +199,11 @@ def pairs(
     return pd.DataFrame(rows, columns=["length", "seed", "distance", "noise", "norm"]).set_index(["length", "seed"])
 
 
-def keep(directory: Path, name: str, lines: Mapping[tuple[int, int], Line], read: Mapping[str, Read]) -> None:
-    """y in bfloat16's arithmetic at every position, as float32, with the length, seed and right answer of each row."""
+def keep(directory: Path, name: str, lines: Sequence[Line], read: Mapping[str, Read]) -> None:
+    """y of the questions asked, in bfloat16's arithmetic, at every position, with the length, seed and right answer of each."""
     directory.mkdir(parents=True, exist_ok=True)
-    y: dict[str, Any] = {
-        p: np.stack([read[BFLOAT16].at(line.ids[p]).numpy() for line in lines.values()]) for p in POSITIONS
-    }
-    about = np.array([(line.length, line.seed, int(line.key)) for line in lines.values()])
+    y: dict[str, Any] = {p: np.stack([read[BFLOAT16].at(line.ids[p]).numpy() for line in lines]) for p in POSITIONS}
+    about = np.array([(line.length, line.seed, int(line.key)) for line in lines])
     with open(directory / f"{name}.npz", "wb") as file:
         np.savez(file, about=about, **y)
 
