@@ -34,7 +34,7 @@ def page(store: Path, models: Sequence[str], before: str) -> str:
     """
     stored = {name: cells for name in models if (cells := _read(store / name))}
     sections = {part.partition("\n\n")[0]: part.partition("\n\n")[2] for part in before.split("\n## ")[1:]}
-    parts = [HEAD, merged(_models(stored), before.partition("\n## ")[0], models)]
+    parts = [HEAD, merged(_models(stored), before.partition("\n## ")[0], models) + "\n"]
     for title, section in SECTIONS.items():
         old = sections.get(title, "")
         if body := merged(section(stored), old, models) or old:
