@@ -20,7 +20,7 @@ HEAD = """# What holds on real models
 
 Every headline of this tool, measured on three pretrained models that nobody here trained. `make real-models` measures what is not stored
 yet of the two small ones and writes this page. Twenty prompts of four kinds (facts, code, repeated digits, story): five of each, of 32, 48, 64, 96 and 128
-tokens. Qwen was asked less, since a prompt costs minutes: the four prompts of 32 tokens, sketches of 16 cotangents, and position on six passages. It was
+tokens. Qwen was asked less, since a prompt costs minutes: at most one prompt of each kind, of 32 tokens, by sketches of 16 cotangents. It was
 loaded in bfloat16, and its derivatives are float32 with these weights. Its answers, and what mitigations do to them, stand on [a page of their own](behaviour.md).
 Intervals are 95%, by Student's t over prompts or passages. A prompt is one sample. The weights are those of the 4-bit files that
 the package index carries, dequantised. What does not hold stands first.
@@ -34,7 +34,7 @@ def page(store: Path, models: Sequence[str], before: str) -> str:
     """
     stored = {name: cells for name in models if (cells := _read(store / name))}
     sections = {part.partition("\n\n")[0]: part.partition("\n\n")[2] for part in before.split("\n## ")[1:]}
-    parts = [HEAD, merged(_models(stored), before.partition("\n## ")[0], models)]
+    parts = [HEAD, merged(_models(stored), before.partition("\n## ")[0], models) + "\n"]
     for title, section in SECTIONS.items():
         old = sections.get(title, "")
         if body := merged(section(stored), old, models) or old:
@@ -168,7 +168,6 @@ def _references(stored: dict[str, Cells]) -> str:
     def rows(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
         exact, frozen = _of(stored[name], "exact/"), [cell["frozen_for_full"] for cell in cells]
         predicted = interval([one["spearman"] for one in frozen])
-        size = f"{10 ** float(np.median([one['log10_size'] for one in frozen])):.2f}×"
         return [
             [
                 name,
@@ -176,7 +175,7 @@ def _references(stored: dict[str, Cells]) -> str:
                 *(f"{_median_rank(exact, which):.3f}" if exact else "–" for which in ("full", "frozen")),
                 *(_covered(cells, which) for which in ("full", "frozen")),
                 predicted,
-                size,
+                _frozen_size(cells),
             ]
         ]
 
@@ -187,6 +186,11 @@ def _references(stored: dict[str, Cells]) -> str:
         "95% interval, of a sketch of 8, holds the reference, which has an error of its own; and the frozen profile (patterns "
         f"and norm scales held) as a predictor of the full one.\n\n{table(columns, _each(stored, 'sensitivity/', rows))}"
     )
+
+
+def _frozen_size(cells: list[dict[str, Any]]) -> str:
+    """The median of frozen over full norms."""
+    return f"{10 ** float(np.median([cell['frozen_for_full']['log10_size'] for cell in cells])):.2f}×"
 
 
 def _covered(cells: list[dict[str, Any]], linearisation: str) -> str:
@@ -257,7 +261,8 @@ def _answer(name: str, profiles: dict[str, list[dict[str, Any]]], cells: Cells) 
         f"derivative and of {interval(_ranks(profiles[best], 'frozen'))} with those of the frozen one that the theorem is "
         f"about{beside}."
     )
-    return said + _sizes(profiles, printed) + (f" {_of_sketches(sketches)}" if sketches else "") + "\n"
+    held = f" Patterns and norm scales held, norms are {_frozen_size(cells_of_sketches)} the real ones."
+    return said + _sizes(profiles, printed) + held + (f" {_of_sketches(sketches)}" if sketches else "") + "\n"
 
 
 def _sizes(profiles: dict[str, list[dict[str, Any]]], printed: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from transformers.cache_utils import DynamicCache
 import hooks
 from mitigations.passes import own_windows
 from ostools.ground.errors import InputError
-from ostools.measure.passes.contexts import has_alibi
+from ostools.measure.passes.contexts import contiguous_head, has_alibi
 from ostools.measure.passes.last_tokens import batching_of
 from ostools.models.shape import Shape
 
@@ -142,7 +142,8 @@ class Rows:
             if not has_alibi(self.model):  # whose bias counts the keys of the mask, or of all rows from the end
                 positions = (self.real.cumsum(1) - 1).clamp_min(0)
                 options["position_ids"] = positions[:, -self.unread.shape[1] :]
-        logits = self.model(self.unread, **options)
+        with contiguous_head(self.model):
+            logits = self.model(self.unread, **options)
         if not bool(torch.isfinite(logits).all()):
             dtype, length = str(logits.dtype).removeprefix("torch."), int(self.real.sum(1).max())
             raise InputError(

@@ -41,6 +41,24 @@ def full_precision(model: TransformerBridge, what: str) -> TransformerBridge:
     return view_in(model, torch.float32)
 
 
+@contextmanager
+def contiguous_head(model: TransformerBridge) -> Iterator[None]:
+    """Within the block the unembedding reads a contiguous tensor, where `logits_to_keep` of several prompts is a slice.
+
+    torch's `linear` makes a copy of the matrix for each prompt of a batch that is no contiguous tensor: of Qwen's 151,936
+    rows and 12 prompts 5.6 GB, and 22 s on one core where the product takes 0.04.
+    """
+    head = model.original_model.get_output_embeddings()
+    if head is None:
+        yield
+        return
+    handle = head.register_forward_pre_hook(lambda _, inputs: (inputs[0].contiguous(), *inputs[1:]))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def require_no_edits(caller: str, model: TransformerBridge, reason: str) -> None:
     if edits := hooks.active_edits(model):
         raise InputError(

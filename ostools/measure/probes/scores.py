@@ -31,7 +31,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
 from ostools.measure.passes.batches import TOKENS, batches
-from ostools.measure.passes.contexts import true_arithmetic
+from ostools.measure.passes.contexts import contiguous_head, true_arithmetic
 from ostools.measure.position import ReadPrompt
 from ostools.measure.probes.ridge import fitted
 from ostools.results import Frame
@@ -90,6 +90,7 @@ def _last(
     with (
         torch.no_grad(),
         true_arithmetic(model),
+        contiguous_head(model),
         hooks.capture(model, *sites, reduce=lambda tensor, _: tensor[:, -1].clone()) as record,
     ):
         logits = model(ids, use_cache=False, logits_to_keep=1)[:, -1]

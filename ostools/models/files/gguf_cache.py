@@ -100,12 +100,12 @@ def _hash_of(pieces: tuple[Path, ...], stamps: tuple[tuple[int, int, int], ...])
 
 def in_cache(sha256: str, dtype: torch.dtype = torch.float32) -> Converted | None:
     """Directory that this version of transformers made of the file with this hash, for weights in `dtype`; None where there is
-    none yet. One that loses nothing serves every dtype.
+    none yet. One of that dtype is read in half the memory; one that loses nothing serves every dtype.
 
     Raises `InputError` for a directory that is not whole.
     """
     exact = torch.float32 if dtype in _EXACT else dtype
-    for folder in dict.fromkeys((_folder(sha256, torch.float32), _folder(sha256, exact))):
+    for folder in dict.fromkeys((_folder(sha256, exact), _folder(sha256, torch.float32))):
         if (note := _read_note(folder)) is not None:
             return Converted(folder, str(note["file"]), sha256, str(note["quantisation"]), exact)
     return None
