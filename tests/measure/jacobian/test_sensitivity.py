@@ -119,8 +119,9 @@ def test_products_are_in_float32_whatever_is_allowed_elsewhere(
     ids=str,
 )
 def test_refusals(options: dict[str, Any], words: str) -> None:
+    given: dict[str, Any] = {"prompt": "ab", **options}
     with pytest.raises(ost.InputError, match=words):
-        ost.sensitivity(tiny_model("gemma"), **{"prompt": "ab", **options})
+        ost.sensitivity(tiny_model("gemma"), **given)
 
 
 def test_weights_that_are_not_finite_are_refused() -> None:

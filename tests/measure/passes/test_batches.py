@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hooks
+import ostools as ost
 from mitigations.passes import own_windows
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.passes.batches import Rows, batches, padding, shared_prefix
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt, view_in
-from tests.checkpoints import EVERY_TEXT_FAMILY, TEXT_FAMILIES, Family, tiny_model
+from tests.checkpoints import EVERY_TEXT_FAMILY, TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model
 from tests.measure.steps import step_logits, without_ends
 from tests.sets import quick
 
@@ -203,3 +204,20 @@ def test_a_step_that_generates_is_worth_32_tokens_of_padding_where_padding_is_al
     assert batches([4, 36], True, steps=1) == [[0, 1]]
     assert batches([4, 37], True, steps=1) == [[0], [1]]
     assert batches([4, 36], False, steps=99) == [[0], [1]]
+
+
+@pytest.mark.parametrize("family", TWO_FAMILIES)
+def test_the_unembedding_of_a_batch_reads_a_contiguous_tensor(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's `linear` copies the matrix once a prompt otherwise: transformers hands it a slice of the last positions."""
+    model, honest = tiny_model(family), torch.nn.Linear.forward
+    read: list[tuple[int, bool]] = []
+
+    def noting(self: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        if self.out_features == model.cfg.d_vocab:
+            read.append((len(x), x.is_contiguous()))
+        return honest(self, x)
+
+    monkeypatch.setattr(torch.nn.Linear, "forward", noting)
+    ost.evaluate(model, "count-ones-bernoulli", lengths=[4], seeds=range(3), max_new_tokens=2)
+    assert {contiguous for _, contiguous in read} == {True}
+    assert max(rows for rows, _ in read) > 1

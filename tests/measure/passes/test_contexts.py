@@ -70,11 +70,11 @@ def test_a_file_in_bfloat16_has_the_sensitivity_that_it_has_as_float32(
     monkeypatch.setattr(casting, "SMALL_WEIGHT", 0)
     monkeypatch.setattr(lazy_cast, "PART", 4 * 100)
     directory = write_checkpoint(tmp_path, family, dtype=torch.bfloat16)
-    norms = [
+    narrow, wide = (
         ost.sensitivity(load_model(directory, dtype=dtype), "abc defg", layers="all", logit=logit).frame
         for dtype in ("bfloat16", "float32")
-    ]
-    pd.testing.assert_frame_equal(*norms, rtol=1e-6, atol=0)
+    )
+    pd.testing.assert_frame_equal(narrow, wide, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("where", ["hook point", "unembedding", "inner model", "bridge"])
