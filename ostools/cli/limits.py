@@ -224,14 +224,16 @@ def _free(device: torch.device) -> Free:
 
 def _require_memory(unloaded: Unloaded, forecast: Forecast, free: Free, memory: Memory) -> None:
     work, ways = forecast.work or 0, list(memory.shorter) if isinstance(memory, CommandMemory) else []
-    if GLOBALS.max_memory is not None and work > GLOBALS.max_memory:
+    if (allowed := GLOBALS.max_memory) is not None and work > allowed:
+        saving = _saving_ways(unloaded, free, memory, lambda other: (other.work or 0, other.work or 0), allowed)
         raise InsufficientMemoryError(
-            f"forecast {in_gib(work)} beside the model, {in_gib(GLOBALS.max_memory)} allowed by "
-            f"--max-memory: {', '.join(['allow more', *ways])}"
+            f"forecast {in_gib(work)} beside the model, {in_gib(allowed)} allowed by "
+            f"--max-memory: {', '.join([*saving, 'allow more', *ways])}"
         )
     if forecast.beside_libraries <= free.bytes:
         return
-    ways = [*_saving_ways(unloaded, free, memory), *ways, "free memory"]
+    saving = _saving_ways(unloaded, free, memory, lambda other: (other.memory, other.beside_libraries), free.bytes)
+    ways = [*saving, *ways, "free memory"]
     if unloaded.device_map is None:
         ways.append("leave weights on disk with --device-map auto")
     raise InsufficientMemoryError(
@@ -240,8 +242,13 @@ def _require_memory(unloaded: Unloaded, forecast: Forecast, free: Free, memory: 
     )
 
 
-def _saving_ways(unloaded: Unloaded, free: Free, memory: Memory) -> list[str]:
-    """The fewest options with which the command fits; where it fits with none, all of them, and what it takes then."""
+def _saving_ways(
+    unloaded: Unloaded, free: Free, memory: Memory, sizes: Callable[[Forecast], tuple[int, int]], limit: int
+) -> list[str]:
+    """The fewest options with which the command fits; where it fits with none, all of them, and what it takes then.
+
+    sizes: of a forecast the bytes that are told, and those that have to be within `limit`.
+    """
     savings = [_LOADED] if unloaded.dtype.itemsize > 2 else []
     savings += memory.savings if isinstance(memory, CommandMemory) else []
     words: list[str] = []
@@ -250,9 +257,9 @@ def _saving_ways(unloaded: Unloaded, free: Free, memory: Memory) -> list[str]:
         changed = memory
         if isinstance(memory, CommandMemory):
             changed = memory.with_options(option for option in options if option != _LOADED)
-        forecast = _fitted(model, free, changed)
-        fits = forecast.beside_libraries <= free.bytes
-        words = [f"with {' '.join(options)} it takes {in_gib(forecast.memory)}{', which fits' if fits else ''}"]
+        told, needed = sizes(_fitted(model, free, changed))
+        fits = needed <= limit
+        words = [f"with {' '.join(options)} it takes {in_gib(told)}{', which fits' if fits else ''}"]
         if fits:
             break
     return words
