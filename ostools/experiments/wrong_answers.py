@@ -1,8 +1,9 @@
 """Do a model's wrong answers fall where collapse would put them? The one rule for the report's first screen and for pages.
 
 Corollary 6.2 says of n and n + 1 items that rounding hides from each other at the token from which the answer is predicted
-that at least one of the two is answered wrong. So an error at a length whose pair is hidden may be collapse, and one at a
-length whose pair is told apart is not. The rule counts lengths, as all answers of one length share its pair's distance.
+that at least one of the two is answered wrong. So an error at a length n may be collapse where either of its pairs is hidden,
+n and n + 1 or n - 1 and n, and is none where both are told apart. Where only the first was measured, the rule is of that one.
+It counts lengths, as all answers of one length share its pair's distance.
 
 A distance below the noise is not yet "unreadable": the noise is spread over all directions, and a probe may read one of them.
 """
@@ -24,7 +25,7 @@ UNTOLD = "cannot be told"
 @dataclass(frozen=True)
 class ErrorVerdict:
     """Where wrong answers fall. verdict: `NONE_WRONG`, `APART`, `HIDDEN` or `UNTOLD`. apart, hidden: at how many lengths with a
-    wrong answer the pair of n and n + 1 is told apart, and hidden. reason: why it cannot be told; else ""."""
+    wrong answer its pairs are told apart, and one is hidden. reason: why it cannot be told; else ""."""
 
     verdict: str
     apart: int
@@ -66,7 +67,7 @@ def explain_errors(
     if not counted:
         raise InputError("explain_errors: expected lengths with answers and with a distance, found none")
     with_errors = [n for n in counted if wrong.get(n, 0)]
-    among = sum(hidden[n] for n in with_errors)
+    among = sum(hidden[n] or hidden.get(n - 1, False) for n in with_errors)
     apart = len(with_errors) - among
     if not with_errors:
         return ErrorVerdict(NONE_WRONG, 0, 0)

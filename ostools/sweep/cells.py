@@ -5,12 +5,13 @@ A cell's key is a hash of everything that defines its numbers, so the same comma
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import itertools
 import json
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -18,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import hooks
 import mitigations
 from mitigations.named import NONE
 from ostools import tasks
@@ -39,6 +41,8 @@ _VERSIONS = (
     "scikit-learn",
     "statsmodels",
 )
+_TELLING = ("ostools/cli/", "ostools/explorer/", "ostools/reporting/")
+"""Rooms that decide no number."""
 _OWN_PACKAGES = {
     "hooks",
     "mitigations",
@@ -210,8 +214,37 @@ _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 @cache
 def code_version() -> str:
-    """The hash of the versions of this package, of what it computes with, and of Python.
+    """The hash of what this package does, of the versions of what it computes with, and of Python.
 
-    Who changes a number of this package between two versions takes a new directory.
+    What it does is the syntax of its modules without docstrings and comments: the version of a clone stays as it is while its
+    numbers change.
     """
-    return digest({"python": platform.python_version(), **{name: version(name) for name in _VERSIONS}})
+    versions = {name: version(name) for name in _VERSIONS}
+    return digest({"syntax": _syntax_hashes(), "versions": versions, "python": platform.python_version()})
+
+
+def _syntax_hashes() -> Mapping[str, str]:
+    """Of each module that may decide a number: all but those that draw, tell and ask."""
+    homes = [Path(str(package.__file__)).parent for package in (hooks, mitigations)] + [Path(__file__).parents[1]]
+    hashes: dict[str, str] = {}
+    for home in homes:
+        for file in sorted(home.rglob("*.py")):
+            name = file.relative_to(home.parent).as_posix()
+            if not name.startswith(_TELLING):
+                hashes[name] = syntax_hash(file.read_text("utf-8"))
+    return hashes
+
+
+def syntax_hash(source: str) -> str:
+    """Hash of a module's syntax without its docstrings, comments and layout."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
+            del body[0]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()

@@ -29,6 +29,7 @@ def verdict_of(wrong: str, hidden: str, probe_reads: bool | None = None) -> Erro
         ("xxxxxxxx", "......hh", UNTOLD, 6, 2),
         ("xxxxxxxx", "hhhhhhhh", HIDDEN, 0, 8),
         ("....xxxx", "hhhhhhhh", UNTOLD, 0, 4),  # right ones are hidden too
+        (".x.x.x.x", "h.h.h.h.", UNTOLD, 0, 4),  # each error is that of the pair before it: n - 1 is right, and hides n
     ],
 )
 def test_a_verdict_needs_more_than_half_of_the_lengths(

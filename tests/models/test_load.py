@@ -84,6 +84,16 @@ def test_a_model_is_loaded_in_the_dtype_of_most_of_its_numbers(dtype: torch.dtyp
     assert locate(directory, None, None).stored_dtype == dtype
 
 
+def test_numbers_that_most_of_a_file_would_round_are_kept(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path, "llama", dtype=torch.bfloat16)
+    file = directory / "model.safetensors"
+    weights = load_file(file)
+    name = next(key for key in weights if "norm" in key)
+    weights[name] = weights[name].float() + 1e-5
+    save_file(weights, file, metadata={"format": "pt"})
+    assert describe(load_model(directory, device="cpu")).dtype == "float32"
+
+
 @pytest.mark.parametrize(
     ("folder", "title"),
     [("my-model", "my-model"), ("models--google--gemma-7b/snapshots/0123abc", "google/gemma-7b")],

@@ -14,7 +14,7 @@ from typing import Unpack
 from transformer_lens.model_bridge import TransformerBridge
 
 import mitigations
-from mitigations import Mitigation
+from mitigations import Mitigation, label
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.measure.answer_line import cut_otherwise, split_line
@@ -47,6 +47,11 @@ def prefilled_prompts(
     task_prompts = [
         render_prompt(model, form, n, seed=seed, mitigation=mitigation, **encoding) for n in lengths for seed in seeds
     ]
+    if mitigation is not None and position == ANSWER and task_prompts[0].counts:
+        raise InputError(
+            f"{label(mitigation)} asks for counts before the answer line, and here that line is begun right after the "
+            "prompt: measure it with evaluate or study"
+        )
     if len({prompt.key for prompt in task_prompts}) < 2:
         advice = "give it an option that draws its items, such as uniform=true, or more seeds"
         raise InputError(

@@ -25,9 +25,10 @@ import hooks
 from hooks.register import Order, attached, with_input
 from hooks.sites import points, require_open
 from mitigations import Mitigation
-from ostools.ground.errors import InputError
+from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
+from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
 from ostools.measure.jacobian.linearise import BlockGraph, Cotangents, Linearised, differentiated, vjp
 from ostools.measure.jacobian.memory import sensitivity_memory
@@ -120,8 +121,8 @@ def hops(
         progress: called as progress(done, total).
 
     Patterns and norm scales are held. The sum of the parts is held against finite differences on every run. Raises
-    `InputError` for an edit that acts between patterns and heads, and for settings that cannot be used; `HookError` for a
-    model whose patterns or values are not known.
+    `InputError` for an edit that may move something between positions outside of the heads, and for settings that cannot be
+    used; `HookError` for a model whose patterns or values are not known.
     Cost: `most` + 2 rows of a sketch for each cotangent.
     """
     require_open(model, "hops")
@@ -133,6 +134,7 @@ def hops(
     tokens = mitigated.prompt
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **mitigated.described(model))
     with differentiated(model, mitigated) as work, strips_where_long(work, len(tokens.ids)):
+        _require_known_edits(work)
         start = Start.of(work, tokens.ids)
         options = JacobianOptions(["frozen"], [0], "sketch", cotangents, None, seed)
         run = LinearisationRun(work, start, "frozen", options)
@@ -156,6 +158,16 @@ def hops_memory(model: Unloaded, pos: int, *, most: int = 3, cotangents: int = 1
     products = max(_ROWS, most + 2) * pos * widths * shape.element
     tracks = (most + 2) * track * shape.element + products + 6 * track * 8
     return tracks + sensitivity_memory(model, pos, method="sketch")
+
+
+def _require_known_edits(model: TransformerBridge) -> None:
+    """Refuse an edit that may move something between positions outside of the heads: that would count as no hop."""
+    for edit in hooks.active_edits(model):
+        if edit.kind not in KNOWN_EDITS:
+            raise InputError(
+                f"hops: expected edits that move nothing between positions outside of the heads, found {edit.kind!r} at "
+                f"{edit.where}: leave its block{OF_A_LEFT_HOOK}"
+            )
 
 
 def _tracks(

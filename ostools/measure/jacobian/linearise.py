@@ -75,6 +75,11 @@ def differentiated(model: TransformerBridge, mitigated: MitigatedPrompts) -> Ite
 
     Refuses, with `InputError`, the block of a freeze: each linearisation holds what it needs by itself.
     """
+    if any(weight.is_inference() for weight in model.parameters()):
+        raise InputError(
+            f"{mitigated.what}: expected weights that autograd can follow, found some made within torch.inference_mode(): load "
+            "the model outside of it"
+        )
     work = full_precision(model, mitigated.what)
     with mitigated.acting(work), true_arithmetic(work):
         if any(edit.kind == "freeze" for edit in hooks.active_edits(work)):
@@ -176,13 +181,11 @@ class Linearised:
         return torch.cat([vjp(pulled, [cotangent], part)[0] for part in parts])
 
     def top(self, cotangents: Cotangents) -> Float[Tensor, "row pos d_model"]:
-        """g^T d y_n / d v_i^(L): the final norm alone, at the last token."""
-        last = self._streams[-1][:, -1:].detach().requires_grad_(True)
+        """g^T d y_n / d v_i^(L): through the final norm, and what an edit there reads of other tokens."""
+        last = self._streams[-1].detach().requires_grad_(True)
         with torch.enable_grad():
-            y = self._model.ln_final(last)[0, 0]
-        rows = cotangents.new_zeros(len(cotangents), self.pos, cotangents.shape[-1])
-        rows[:, -1] = vjp(y, [last], cotangents)[0][:, 0, 0]
-        return rows
+            y = self._model.ln_final(last)[0, -1]
+        return vjp(y, [last], cotangents)[0][:, 0]
 
     def block(self, layer: int) -> BlockGraph:
         """Run one block again as it ran in the pass, with its graph."""

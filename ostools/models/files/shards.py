@@ -110,17 +110,30 @@ def read_shards(directory: Path) -> list[Shard]:
 
 
 def stored_dtype(shards: Sequence[Shard], directory: Path) -> torch.dtype:
-    """The dtype of most of a checkpoint's numbers; without weights the one that its configuration names, else float32."""
+    """The dtype of most of a checkpoint's numbers, if it holds the others without rounding, else one that holds all; without
+    weights the one that its configuration names, else float32."""
     counts = dict.fromkeys(_PLAIN, 0)
     for shard in shards:
         for tensor in shard.tensors.values():
             if tensor.dtype in counts:
                 counts[tensor.dtype] += tensor.count
     if any(counts.values()):
-        return DTYPES[max(_PLAIN, key=lambda name: (counts[name], name))]
+        dtype = DTYPES[max(_PLAIN, key=lambda name: (counts[name], name))]
+        for tensor in (tensor for shard in shards for tensor in _others(shard, dtype)):
+            if not torch.equal(tensor.to(dtype).to(tensor.dtype), tensor):
+                dtype = torch.promote_types(dtype, tensor.dtype)
+        return dtype
     config = read_json(directory / "config.json")
     named = {str(DTYPES[name]).removeprefix("torch."): DTYPES[name] for name in _PLAIN}
     return named.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
+
+
+def _others(shard: Shard, dtype: torch.dtype) -> Iterator[Tensor]:
+    """The tensors of a shard that are stored in another dtype than this one."""
+    names = [name for name, stored in shard.tensors.items() if stored.dtype in _PLAIN and DTYPES[stored.dtype] != dtype]
+    if names:
+        with safe_open(shard.file, "pt") as tensors:
+            yield from map(tensors.get_tensor, names)
 
 
 def read_shard(file: Path) -> Shard:

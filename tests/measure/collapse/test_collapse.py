@@ -24,6 +24,7 @@ import hooks
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.prompt_sets import RenderedPairs
 from ostools.measure.collapse.result import Collapse, as_rows, exact_from, from_rows, reference_at_y
 from ostools.measure.collapse.verdicts import (
     IN_A_RANGE,
@@ -472,3 +473,9 @@ def test_an_active_edit_is_refused() -> None:
     message = "found 'mask_scores' at blocks.0.attn.hook_attn_scores: it would not reach"
     with pytest.raises(InputError, match=re.escape(message)), hooks.mask_scores(model, lambda query, key: query >= key):
         collapse(model, "figure-5a", lengths=[1])
+
+
+def test_pairs_that_are_rendered_take_no_other_encoding() -> None:
+    pairs = RenderedPairs(tiny_model("llama"), tasks.task("count-ones"), encoding={"chat": False})
+    with pytest.raises(InputError, match="bos: count-ones is rendered already"):
+        collapse(tiny_model("llama"), pairs, lengths=[1, 2], bos=False)

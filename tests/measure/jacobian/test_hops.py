@@ -121,3 +121,18 @@ def test_tokens_outside_of_every_window_are_left_out_of_shares() -> None:
     summary: Any = result.summary
     assert summary["share"].notna().all()
     assert "4 others" in result.findings()[0]
+
+
+@pytest.mark.parametrize("site", ["attn.hook_v", "hook_mlp_out", "hook_resid_mid"])
+def test_what_may_move_between_positions_outside_of_the_heads_is_refused(site: str) -> None:
+    """It would be counted as no hop."""
+    model = tiny_model("llama")
+
+    def add_the_token_before(tensor: torch.Tensor, hook: Any) -> torch.Tensor:
+        return tensor + tensor.roll(1, 1)
+
+    with (
+        model.hooks(fwd_hooks=[(f"blocks.1.{site}", add_the_token_before)]),
+        pytest.raises(ost.InputError, match="hops: expected edits that move nothing between positions"),
+    ):
+        ost.hops(model, ost.Prompt.from_ids(model, IDS))

@@ -138,3 +138,29 @@ def test_a_long_prompt_is_measured_and_certified_block_by_block_in_strips(monkey
         ost.sensitivity(model, prompt)
     with hooks.mask_scores(model, lambda query, key: allowed[query, key]):
         ost.sensitivity(model, prompt)
+
+
+def test_an_edit_at_the_final_norm_that_reads_other_tokens_is_in_every_layer() -> None:
+    """A norm of the last token alone would leave it out of v^(L), which finite differences of v^(0) do not see."""
+    model = tiny_model("llama", dtype=torch.float64)
+    embedded = model.input_to_embed(IDS[None])[0][0].detach()
+    with (
+        model.hooks(fwd_hooks=[("ln_final.hook_out", lambda tensor, hook: tensor + 0.01 * tensor.mean(1, True))]),
+        true_arithmetic(model),
+    ):
+        rows = [
+            Linearised(model, embedded, (0, 2), whole=whole).pull(torch.eye(embedded.shape[1], dtype=torch.float64))
+            for whole in (True, False)
+        ]
+    assert_close(rows[1], rows[0], 1e-12)
+    assert float(rows[0].view(embedded.shape[1], 2, len(IDS), -1)[:, 1, 0].norm()) > 0
+
+
+def test_weights_that_autograd_cannot_follow_are_refused() -> None:
+    model = tiny_model("llama", fresh=True)
+    with torch.inference_mode():
+        model.ln_final.original_component.weight = torch.nn.Parameter(
+            model.ln_final.weight.detach().clone(), requires_grad=False
+        )
+    with pytest.raises(ost.InputError, match=r"found some made within torch\.inference_mode"):
+        ost.sensitivity(model, Prompt.from_ids(model, IDS))

@@ -110,3 +110,9 @@ def test_what_cannot_be_asked_is_refused(name: str, given: dict, words: str) -> 
     options: dict[str, Any] = {"lengths": range(1, 9), **given}
     with pytest.raises(InputError, match=words):
         ost.probe(tiny_model("gemma"), name, **options)
+
+
+def test_a_line_that_counts_come_before_is_not_begun_right_after_the_prompt() -> None:
+    model = tiny_model("gemma", context=1024, fresh=True)
+    with pytest.raises(InputError, match=r"partition.* asks for counts before the answer line"):
+        ost.probe(model, "count-ones", lengths=range(1, 9), mitigation="partition")
