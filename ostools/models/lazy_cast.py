@@ -126,13 +126,15 @@ class LazyCast(Tensor):
         """
         (stored,) = self.parts
         *bias, x = operands
-        adds_up = stored.stride(0) >= stored.stride(1) and self.dtype not in SIXTEEN_BITS
+        by_rows = stored.stride(0) >= stored.stride(1)
+        adds_up = by_rows and self.dtype not in SIXTEEN_BITS
         lines = stored if adds_up else stored.T
         count = max(1, PART // max(1, lines.shape[1] * self.dtype.itemsize))
         room = _room(min(count, len(lines)) * lines.shape[1], self.dtype).view(-1, lines.shape[1])
-        if len(lines) <= count:
-            room.copy_(lines)
-            return function(*operands, room if adds_up else room.T)
+        if len(lines) <= count:  # as it is stored: in 16 bits another layout may round otherwise
+            whole = stored if by_rows else stored.T
+            numbers = room.view(whole.shape).copy_(whole)
+            return function(*operands, numbers if by_rows else numbers.T)
         output = torch.empty(shape, dtype=x.dtype)
         if adds_up:
             output.copy_(bias[0]) if bias else output.zero_()

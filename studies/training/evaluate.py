@@ -85,7 +85,8 @@ def accuracy_table(
     for task in variants:
         for low, high in bands:
             right = exact(model, _prompts(task, low, high, examples, tokenizer))
-            options = {name: value for name, value in asdict(task).items() if name not in ("name", "mode", "examples")}
+            plain = ("name", "mode", "examples", "p", "base")  # as printed in every variant
+            options = {name: value for name, value in asdict(task).items() if name not in plain}
             share = sum(right) / len(right)
             yield Accuracy(task.name, **options, length_from=low, length_to=high, examples=len(right),
                            accuracy=round(share, 4), within_training=high <= trained_lengths[task.name])  # fmt: skip
