@@ -24,7 +24,6 @@ from transformer_lens.model_bridge import TransformerBridge
 import mitigations
 from hooks.sites import is_closed
 from mitigations import Mitigation
-from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
@@ -135,8 +134,6 @@ def _parts(
     """The part of every token and, last, of the biases or the remainder, in float64; and what the provenance says."""
     start = Start.of(model, tokens.ids)
     logits = start.logits[-1]
-    if not bool(torch.isfinite(logits).all()):
-        raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
     logit, cap = float(logits[target_id]), soft_cap(model)
     output = Output.of(model, target_id)
     output.check(model, logits, start.y)

@@ -62,7 +62,7 @@ class Start:
 
     @classmethod
     def of(cls, model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Start:
-        """Cost: one forward pass."""
+        """Cost: one forward pass. Raises `InputError` for logits that are not finite."""
         ids = ids.to(next(model.parameters()).device)
         with (
             torch.no_grad(),
@@ -70,6 +70,8 @@ class Start:
             hooks.capture(model, "final_norm") as record,
         ):
             plain = model(ids[None], logits_to_keep=1)[0]
+        if not bool(torch.isfinite(plain).all()):
+            raise InputError("the model's logits on this prompt are not finite; its weights or its dtype are broken")
         with torch.no_grad():
             embedded = model.input_to_embed(ids[None])[0][0].detach()
         return cls(embedded, plain, record["final_norm"][0, -1], choices)

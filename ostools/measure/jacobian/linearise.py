@@ -191,9 +191,9 @@ class Linearised:
         """Run one block again as it ran in the pass, with its graph."""
         args, kwargs = self._calls[layer]
         is_named = "hidden_states" in kwargs
-        given = kwargs["hidden_states"] if is_named else args[0]
+        stream = kwargs["hidden_states"] if is_named else args[0]
         # Bloom's block 0 is called with what `run_from` replaces.
-        entry = (self._streams[0] if layer == 0 else given).detach().requires_grad_(True)
+        entry = (self._streams[0] if layer == 0 else stream).detach().requires_grad_(True)
         if is_named:
             kwargs = kwargs | {"hidden_states": entry}
         else:
@@ -220,8 +220,8 @@ class Linearised:
                 carried[part] = to_entry[:, 0]
                 if layer in places:
                     # v^(0) is what the pass starts from; of another v^(l) the one is meant that an edit leaves.
-                    found = to_entry if layer == 0 else to_stream
-                    tangents[places[layer], :, part] = found[:, 0].transpose(0, 1)
+                    gradient = to_entry if layer == 0 else to_stream
+                    tangents[places[layer], :, part] = gradient[:, 0].transpose(0, 1)
                 tell(progress, next(steps), (self.n_layers - lowest) * len(parts))
             del graph
 
@@ -241,13 +241,13 @@ def vjp(
     settings: dict[str, Any] = {"retain_graph": True, "create_graph": create_graph, "allow_unused": True}
     with torch.enable_grad():
         if len(rows) == 1:
-            found = torch.autograd.grad(output, inputs, rows[0], **settings)
-            found = [None if gradient is None else gradient[None] for gradient in found]
+            gradients = torch.autograd.grad(output, inputs, rows[0], **settings)
+            gradients = [None if gradient is None else gradient[None] for gradient in gradients]
         else:
-            found = torch.autograd.grad(output, inputs, rows, is_grads_batched=True, **settings)
+            gradients = torch.autograd.grad(output, inputs, rows, is_grads_batched=True, **settings)
     return [
-        given.new_zeros(len(rows), *given.shape) if gradient is None else gradient
-        for given, gradient in zip(inputs, found, strict=True)
+        stream.new_zeros(len(rows), *stream.shape) if gradient is None else gradient
+        for stream, gradient in zip(inputs, gradients, strict=True)
     ]
 
 

@@ -73,17 +73,6 @@ def exact_norms(
     return torch.cat(operator), torch.cat(frobenius)
 
 
-def row_products(jacobian_rows: Jacobians) -> Callable[[Float[Tensor, " d_out"]], Float[Tensor, "place d_model"]]:
-    """g^T J at every place, read off the rows themselves."""
-
-    def read(cotangent: Float[Tensor, " d_out"]) -> Float[Tensor, "place d_model"]:
-        return torch.cat(
-            [cotangent @ part.to(cotangent) for part in jacobian_rows.split(1 + NORM_BUDGET // jacobian_rows[0].nbytes)]
-        )
-
-    return read
-
-
 def token_products(jacobian_rows: Jacobians) -> Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_out"]]:
     """J_i t_i at the first places, as many as there are t_i, read off the rows themselves: what checks read."""
 
