@@ -25,9 +25,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
-from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.passes.batches import TOKENS, LongestPrompt, Rows, batch_bytes, batches, padding, shared_prefix
-from ostools.measure.passes.contexts import true_arithmetic
+from ostools.measure.passes.contexts import PATTERN_EDITS, true_arithmetic
 from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.prompts import as_prompt
 from ostools.models import Prompt, context_length
@@ -40,7 +39,7 @@ from ostools.models.tokens import token_text, tokenizer_of
 
 # These act on absolute positions or on each position alone: a step of one query does what the whole text would. A pattern
 # that is replaced or frozen is that of a whole text: of a step's one query a function would make another.
-_STEPWISE_EDITS = (KNOWN_EDITS - {"replace_pattern", "freeze"}) | {"ablate_heads", "ablate_layers", "upcast"}
+_STEPWISE_EDITS = (PATTERN_EDITS - {"replace_pattern", "freeze"}) | {"ablate_heads", "ablate_layers", "upcast"}
 CYCLE, CYCLE_AN_ITEM = 48, 4
 """Tokens of an exact cycle after which an answer is stopped, and so many more for every item of its question: a right answer
 may write a term for each of them, four tokens long in "(1 + 1 + 1)"."""

@@ -22,13 +22,9 @@ from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.out_of_memory import chunk
 from ostools.measure.formulas.block import SITES, Block
 from ostools.measure.formulas.weights import require_described
-from ostools.measure.passes.contexts import true_arithmetic
+from ostools.measure.passes.contexts import edits_beyond_patterns, true_arithmetic
 from ostools.models.shape import Shape
 
-# What the formulas know: they enter through the pattern alone. Freezing changes no value.
-KNOWN_EDITS = frozenset(
-    {"mask_scores", "scale_scores", "replace_pattern", "ablate_edges", "freeze", "exact-arithmetic"}
-)
 # Sites of all blocks are kept up to this many bytes; beyond it each block runs again when its turn comes.
 KEPT_BYTES = 1 << 28
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -79,9 +75,7 @@ def forward(model: TransformerBridge, ids: Int[Tensor, " pos"]) -> Forward:
     Raises `InputError` for blocks that no formula describes (experts), under an active edit that the formulas do not know (an
     ablated head, a hook of somebody else), inside `hooks.in_strips`, and for numbers that are not finite.
     """
-    edits = hooks.active_edits(model)
-    unknown = [edit for edit in edits if edit.kind not in KNOWN_EDITS]
-    if unknown:
+    if unknown := edits_beyond_patterns(model):
         raise InputError(
             f"bounds does not know the active edit {unknown[0].kind!r} at {unknown[0].where}: its formulas would describe "
             f"another network; leave the edit's block, or use sensitivity(), which measures whatever runs"

@@ -28,14 +28,13 @@ from mitigations import Mitigation
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
-from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
 from ostools.measure.jacobian.linearise import BlockGraph, Cotangents, Linearised, differentiated, vjp
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.norms import token_products
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.contexts import strips_where_long
+from ostools.measure.passes.contexts import edits_beyond_patterns, strips_where_long
 from ostools.measure.prompts import token_columns
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
@@ -162,12 +161,11 @@ def hops_memory(model: Unloaded, pos: int, *, most: int = 3, cotangents: int = 1
 
 def _require_known_edits(model: TransformerBridge) -> None:
     """Refuse an edit that may move something between positions outside of the heads: that would count as no hop."""
-    for edit in hooks.active_edits(model):
-        if edit.kind not in KNOWN_EDITS:
-            raise InputError(
-                f"hops: expected edits that move nothing between positions outside of the heads, found {edit.kind!r} at "
-                f"{edit.where}: leave its block{OF_A_LEFT_HOOK}"
-            )
+    if edits := edits_beyond_patterns(model):
+        raise InputError(
+            f"hops: expected edits that move nothing between positions outside of the heads, found {edits[0].kind!r} at "
+            f"{edits[0].where}: leave its block{OF_A_LEFT_HOOK}"
+        )
 
 
 def _tracks(

@@ -24,6 +24,11 @@ from ostools.models.families import family_of
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
 
+PATTERN_EDITS = frozenset(
+    {"mask_scores", "scale_scores", "replace_pattern", "ablate_edges", "freeze", "exact-arithmetic"}
+)
+"""Kinds of edits that enter through the pattern alone. Freezing changes no value."""
+
 
 def full_precision(model: TransformerBridge, what: str) -> TransformerBridge:
     """The model itself in float32 or float64; a float32 view of a 16-bit one, whose Jacobian would be off by percents.
@@ -58,6 +63,11 @@ def contiguous_head(model: TransformerBridge) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+def edits_beyond_patterns(model: TransformerBridge) -> list[hooks.Edit]:
+    """The active edits that do not show in the patterns, such as a hook of somebody else."""
+    return [edit for edit in hooks.active_edits(model) if edit.kind not in PATTERN_EDITS]
 
 
 def require_no_edits(caller: str, model: TransformerBridge, reason: str) -> None:

@@ -22,11 +22,10 @@ import hooks
 from mitigations import Mitigation
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
-from ostools.measure.formulas.forward import KNOWN_EDITS
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.contexts import full_precision, no_logits, true_arithmetic
+from ostools.measure.passes.contexts import edits_beyond_patterns, full_precision, no_logits, true_arithmetic
 from ostools.measure.profiles.compare import require_same_run
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions
@@ -133,8 +132,7 @@ def spectra(
 
 
 def _refuse_unseen(model: TransformerBridge) -> None:
-    unseen = [edit for edit in hooks.active_edits(model) if edit.kind not in KNOWN_EDITS]
-    if unseen:
+    if unseen := edits_beyond_patterns(model):
         raise InputError(
             f"spectra: the patterns do not show the active edit {unseen[0].kind!r} at {unseen[0].where}, so that their "
             f"products would describe another network; leave the edit's block"
