@@ -36,7 +36,7 @@ from ostools.ground.progress import Progress, tell
 from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.passes.batches import TOKENS, batches, in_full, pass_bytes
-from ostools.measure.passes.contexts import true_arithmetic
+from ostools.measure.passes.contexts import contiguous_head, true_arithmetic
 from ostools.measure.passes.output import read_up_to
 from ostools.measure.unloaded import Unloaded
 from ostools.models.shape import Shape
@@ -192,6 +192,7 @@ def _pass(
     with (
         torch.no_grad(),
         true_arithmetic(model),
+        contiguous_head(model),
         masked,
         hooks.capture(model, "final_norm", reduce=lambda tensor, _: tensor[:, -1].clone()) as record,
     ):

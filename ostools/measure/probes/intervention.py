@@ -25,7 +25,7 @@ from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.answers.prefilled import require_telling_first_tokens, running
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import TOKENS, batches
-from ostools.measure.passes.contexts import run_from, true_arithmetic
+from ostools.measure.passes.contexts import contiguous_head, no_logits, run_from, true_arithmetic
 from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.output import logit_scale
 from ostools.measure.passes.precisions import Precision, checked_precisions
@@ -288,10 +288,13 @@ class _Output:
         """The logits of the blocks from `layer` on, the last token moved before them."""
         with true_arithmetic(self.model):
             with hooks.capture(self.model, "residual_pre", layers=[layer]) as record:
-                self.model(ids.to(next(self.model.parameters()).device), use_cache=False, logits_to_keep=1)
+                self.model(
+                    ids.to(next(self.model.parameters()).device), use_cache=False, logits_to_keep=no_logits(self.model)
+                )
             stream = record["residual_pre"][layer].clone()
             stream[:, -1] += steps.to(stream)
-            return run_from(self.model, stream, layer)[:, -1].cpu()
+            with contiguous_head(self.model):
+                return run_from(self.model, stream, layer)[:, -1].cpu()
 
 
 def _row(output: _Output, representations: Captured, place: Place, probe: Probe, direction: str) -> dict[str, Any]:

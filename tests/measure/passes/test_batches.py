@@ -206,8 +206,17 @@ def test_a_step_that_generates_is_worth_32_tokens_of_padding_where_padding_is_al
     assert batches([4, 36], False, steps=99) == [[0], [1]]
 
 
+BATCHED = {
+    "answers": lambda model: ost.evaluate(model, "count-ones-bernoulli", lengths=[4], seeds=range(3), max_new_tokens=2),
+    "tokens left out": lambda model: ost.faithfulness(model, Prompt.from_ids(model, [2, 40, 50, 61, 50, 33])),
+}
+
+
+@pytest.mark.parametrize("measure", BATCHED)
 @pytest.mark.parametrize("family", TWO_FAMILIES)
-def test_the_unembedding_of_a_batch_reads_a_contiguous_tensor(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_unembedding_of_a_batch_reads_a_contiguous_tensor(
+    family: Family, measure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """torch's `linear` copies the matrix once a prompt otherwise: transformers hands it a slice of the last positions."""
     model, honest = tiny_model(family), torch.nn.Linear.forward
     read: list[tuple[int, bool]] = []
@@ -218,6 +227,6 @@ def test_the_unembedding_of_a_batch_reads_a_contiguous_tensor(family: Family, mo
         return honest(self, x)
 
     monkeypatch.setattr(torch.nn.Linear, "forward", noting)
-    ost.evaluate(model, "count-ones-bernoulli", lengths=[4], seeds=range(3), max_new_tokens=2)
+    BATCHED[measure](model)
     assert {contiguous for _, contiguous in read} == {True}
     assert max(rows for rows, _ in read) > 1
