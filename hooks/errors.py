@@ -147,8 +147,8 @@ def _group(function: Callable[..., object], parameter: inspect.Parameter) -> typ
     annotation: Any = parameter.annotation
     if parameter.kind is not inspect.Parameter.VAR_KEYWORD or "Unpack[" not in str(annotation):
         return None
-    if isinstance(annotation, str):
-        annotation = typing.get_type_hints(inspect.unwrap(function))[parameter.name]
+    if isinstance(annotation, str):  # "Unpack[Name]": only this one is looked up, as the others cost time at import
+        return inspect.unwrap(function).__globals__[annotation.removeprefix("Unpack[").removesuffix("]")]
     return typing.get_args(annotation)[0]
 
 
