@@ -24,6 +24,7 @@ import xxhash
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from hooks.precision import SIXTEEN_BITS
 from hooks.sites import is_closed
 from ostools.ground.errors import InputError
 from ostools.models.files.checks import read_json
@@ -145,7 +146,8 @@ def describe(model: TransformerBridge) -> ModelDescription:
     weights = dict(named_weights(model))
     require_numbers(weights.values())
     dtypes = sorted({str(weight.dtype).removeprefix("torch.") for weight in weights.values()})
-    is_eager_choice = is_narrow(dtypes) and attention_named(model) == EAGER
+    attention = attention_named(model)
+    is_eager_choice = _is_narrow(weights.values()) and attention == _EAGER
     devices = sorted({str(weight.device) for weight in weights.values()})
     bos, eos = _special_tokens(model.tokenizer)
     return ModelDescription(
@@ -161,23 +163,22 @@ def describe(model: TransformerBridge) -> ModelDescription:
         n_parameters=sum(weight.numel() for weight in weights.values()),
         dtype="+".join(dtypes) + "-eager" * is_eager_choice,
         device="+".join(devices),
-        attention_implementation=attention_named(model),
+        attention_implementation=attention,
         bos=bos,
         eos=eos,
     )
 
 
-EAGER, FLOAT32_SCORES = "eager", "float32 scores"
+_EAGER, _WIDE_SCORES = "eager", "float32 scores"
 
 
-def is_narrow(dtypes: Iterable[str]) -> bool:
-    return bool({"bfloat16", "float16"} & set(dtypes))
+def _is_narrow(weights: Iterable[Tensor]) -> bool:
+    return any(weight.dtype in SIXTEEN_BITS for weight in weights)
 
 
 def attention_named(model: TransformerBridge) -> str:
     """How a pass of the bridge computes attention: in 16 bits with scores and softmax in float32, unless eager was chosen."""
-    dtypes = (str(weight.dtype).removeprefix("torch.") for weight in model.parameters())
-    return FLOAT32_SCORES if is_narrow(dtypes) and not getattr(model.cfg, "eager_scores", True) else EAGER
+    return _WIDE_SCORES if _is_narrow(model.parameters()) and not getattr(model.cfg, "eager_scores", True) else _EAGER
 
 
 def _special_tokens(tokenizer: Any) -> tuple[str | None, str | None]:

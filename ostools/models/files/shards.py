@@ -119,21 +119,24 @@ def stored_dtype(shards: Sequence[Shard], directory: Path) -> torch.dtype:
                 counts[tensor.dtype] += tensor.count
     if any(counts.values()):
         dtype = DTYPES[max(_PLAIN, key=lambda name: (counts[name], name))]
-        for tensor in (tensor for shard in shards for tensor in _others(shard, dtype)):
-            if not torch.equal(tensor.to(dtype).to(tensor.dtype), tensor):
-                dtype = torch.promote_types(dtype, tensor.dtype)
+        for shard in shards:
+            dtype = _lossless(shard, dtype)
         return dtype
     config = read_json(directory / "config.json")
     named = {str(DTYPES[name]).removeprefix("torch."): DTYPES[name] for name in _PLAIN}
     return named.get(str(config.get("dtype") or config.get("torch_dtype")), torch.float32)
 
 
-def _others(shard: Shard, dtype: torch.dtype) -> Iterator[Tensor]:
-    """The tensors of a shard that are stored in another dtype than this one."""
+def _lossless(shard: Shard, dtype: torch.dtype) -> torch.dtype:
+    """The dtype, or a wider one that holds what the shard stores in others without rounding."""
     names = [name for name, stored in shard.tensors.items() if stored.dtype in _PLAIN and DTYPES[stored.dtype] != dtype]
-    if names:
-        with safe_open(shard.file, "pt") as tensors:
-            yield from map(tensors.get_tensor, names)
+    if not names:
+        return dtype
+    with safe_open(shard.file, "pt") as tensors:
+        for tensor in map(tensors.get_tensor, names):
+            if not torch.equal(tensor.to(dtype).to(tensor.dtype), tensor):
+                dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype
 
 
 def read_shard(file: Path) -> Shard:
