@@ -16,8 +16,7 @@ from typing import TypeVar
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from ostools import tasks
+from ostools import hooks, tasks
 from ostools.measure import collapse
 from ostools.models import encode, view_in
 from tests.checkpoints import tiny_model

@@ -30,7 +30,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from benchmarks.shapes import random_model, write_shape
-from hooks import HookError
+from ostools.hooks import HookError
 from ostools.measure.answers.answers import answers
 from ostools.measure.jacobian.linearise import LINEARISATIONS
 from ostools.models.load import resolve_device

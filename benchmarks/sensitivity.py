@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
 from benchmarks.timing import in_turn
+from ostools import hooks
 from ostools.measure.jacobian import norms as exact
 from ostools.measure.jacobian.linearise import Linearised
 from ostools.measure.jacobian.memory import plan

@@ -14,17 +14,17 @@ import transformer_lens.model_bridge  # noqa: F401
 
 _transformers_logging.set_verbosity(_level)
 
-from hooks.capture import Record, capture, head_outputs
-from hooks.edit import ablate_edges, ablate_heads, mask_scores, replace_pattern, scale_scores
-from hooks.errors import HookError, RangeError
-from hooks.freeze import activation_of, activation_ratio, frozen, hold_first_pass
-from hooks.gates import Edge, Head, Sublayer, ablate_layers, gated
-from hooks.lock import clear, locked
-from hooks.precision import SIXTEEN_BITS, UPCAST_PARTS, exact_arithmetic, upcast
-from hooks.register import Edit, active_edits
-from hooks.rounding import rounded
-from hooks.sites import SITES, Norm, Site, available_sites, norms, residual_scale
-from hooks.strips import StripAttention, Strips, active_strips, in_strips
+from ostools.hooks.capture import Record, capture, head_outputs
+from ostools.hooks.edit import ablate_edges, ablate_heads, mask_scores, replace_pattern, scale_scores
+from ostools.hooks.errors import HookError, RangeError
+from ostools.hooks.freeze import activation_of, activation_ratio, frozen, hold_first_pass
+from ostools.hooks.gates import Edge, Head, Sublayer, ablate_layers, gated
+from ostools.hooks.lock import clear, locked
+from ostools.hooks.precision import SIXTEEN_BITS, UPCAST_PARTS, exact_arithmetic, upcast
+from ostools.hooks.register import Edit, active_edits
+from ostools.hooks.rounding import rounded
+from ostools.hooks.sites import SITES, Norm, Site, available_sites, norms, residual_scale
+from ostools.hooks.strips import StripAttention, Strips, active_strips, in_strips
 
 __all__ = [
     "SITES",

@@ -14,11 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError, checked_arguments, nearest
-from hooks.lock import model_block
-from hooks.register import Order, attached
-from hooks.sites import SITES, points_of, residual_scale, site
-from hooks.strips import active_strips
+from ostools.hooks.errors import HookError, checked_arguments, nearest
+from ostools.hooks.lock import model_block
+from ostools.hooks.register import Order, attached
+from ostools.hooks.sites import SITES, points_of, residual_scale, site
+from ostools.hooks.strips import active_strips
 
 Reducer = Callable[[Tensor, int | None], Any]
 

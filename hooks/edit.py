@@ -15,12 +15,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.capture import capture
-from hooks.errors import HookError, short_repr
-from hooks.lock import model_block
-from hooks.register import HookBody, Order, attached, hidden, lowest, positions
-from hooks.sites import checked_heads, points
-from hooks.strips import active_strips
+from ostools.hooks.capture import capture
+from ostools.hooks.errors import HookError, short_repr
+from ostools.hooks.lock import model_block
+from ostools.hooks.register import HookBody, Order, attached, hidden, lowest, positions
+from ostools.hooks.sites import checked_heads, points
+from ostools.hooks.strips import active_strips
 
 Mask = Bool[Tensor, "*prompt query key"]
 # Given query and key positions, which keys may be seen; broadcasts [query, 1] against [1, key].

@@ -17,12 +17,12 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError
-from hooks.lock import model_block
-from hooks.register import HookBody, Order, Placement, attached, with_input
-from hooks.sites import Norm, available_sites, points, require_open
-from hooks.sites import norms as norms_of
-from hooks.strips import active_strips
+from ostools.hooks.errors import HookError
+from ostools.hooks.lock import model_block
+from ostools.hooks.register import HookBody, Order, Placement, attached, with_input
+from ostools.hooks.sites import Norm, available_sites, points, require_open
+from ostools.hooks.sites import norms as norms_of
+from ostools.hooks.strips import active_strips
 
 # The frozen map is the norm itself, recomputed: it may differ from the model's output by rounding only.
 _ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}

@@ -18,10 +18,10 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError, nearest
-from hooks.lock import model_block
-from hooks.register import HookBody, Order, attached
-from hooks.sites import checked_heads, checked_layers, points
+from ostools.hooks.errors import HookError, nearest
+from ostools.hooks.lock import model_block
+from ostools.hooks.register import HookBody, Order, attached
+from ostools.hooks.sites import checked_heads, checked_layers, points
 
 PARTS: dict[str, tuple[str, ...]] = {
     "attention": ("attention_output",),

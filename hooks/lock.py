@@ -19,8 +19,8 @@ from weakref import WeakKeyDictionary
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError, checked_arguments
-from hooks.register import remove_hooks
+from ostools.hooks.errors import HookError, checked_arguments
+from ostools.hooks.register import remove_hooks
 
 Arguments = ParamSpec("Arguments")
 Yielded = TypeVar("Yielded")

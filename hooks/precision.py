@@ -18,10 +18,20 @@ import torch
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import HookError, nearest, short_repr
-from hooks.lock import model_block
-from hooks.register import Edit, ModuleHook, Order, active_edits, attached, hidden, next_block, remove_hooks, with_input
-from hooks.sites import (
+from ostools.hooks.errors import HookError, nearest, short_repr
+from ostools.hooks.lock import model_block
+from ostools.hooks.register import (
+    Edit,
+    ModuleHook,
+    Order,
+    active_edits,
+    attached,
+    hidden,
+    next_block,
+    remove_hooks,
+    with_input,
+)
+from ostools.hooks.sites import (
     POST_NORMS,
     PRE_NORMS,
     QK_NORMS,

@@ -16,12 +16,12 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.capture import capture
-from hooks.errors import HookError, RangeError, nearest
-from hooks.lock import model_block
-from hooks.precision import SIXTEEN_BITS
-from hooks.register import HookBody, Order, attached
-from hooks.sites import available_sites, points
+from ostools.hooks.capture import capture
+from ostools.hooks.errors import HookError, RangeError, nearest
+from ostools.hooks.lock import model_block
+from ostools.hooks.precision import SIXTEEN_BITS
+from ostools.hooks.register import HookBody, Order, attached
+from ostools.hooks.sites import available_sites, points
 
 FLOATS: Mapping[str, torch.dtype] = {
     "bfloat16": torch.bfloat16,

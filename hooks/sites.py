@@ -30,7 +30,7 @@ from transformer_lens.model_bridge.generalized_components import (
     MoEBridge,
 )
 
-from hooks.errors import HookError, checked_arguments, is_whole, listed, nearest, short_repr
+from ostools.hooks.errors import HookError, checked_arguments, is_whole, listed, nearest, short_repr
 
 
 @dataclass(frozen=True)

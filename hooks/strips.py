@@ -25,11 +25,11 @@ from transformer_lens.model_bridge.generalized_components import (
 )
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from hooks.errors import HookError, checked_arguments
-from hooks.lock import model_block
-from hooks.precision import cast_mask
-from hooks.register import OwnForward, hidden, kinds, lowest, next_block, remove_hooks
-from hooks.sites import is_closed, points, require_open
+from ostools.hooks.errors import HookError, checked_arguments
+from ostools.hooks.lock import model_block
+from ostools.hooks.precision import cast_mask
+from ostools.hooks.register import OwnForward, hidden, kinds, lowest, next_block, remove_hooks
+from ostools.hooks.sites import is_closed, points, require_open
 
 # Edits of scores and patterns that ask for absolute positions only, and so take a strip as they take a cached generation.
 _STRIPWISE = frozenset({"mask_scores", "scale_scores", "ablate_edges", "freeze", "exact-arithmetic"})

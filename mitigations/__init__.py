@@ -5,15 +5,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from mitigations.base import Bar, Composed, Label, Mitigation, MitigationError, compose, insert, parts, rewrite
-from mitigations.named import BUILT_IN, label, mitigation, names, optional
-from mitigations.passes import AttentionTemperature, SlidingWindow, Upcast
-from mitigations.prompts import Hint, Interleave, Numbered, Partition, PositionalHint, RepeatPrompt, Separator
+from ostools.mitigations.base import Bar, Composed, Label, Mitigation, MitigationError, compose, insert, parts, rewrite
+from ostools.mitigations.named import BUILT_IN, label, mitigation, names, optional
+from ostools.mitigations.passes import AttentionTemperature, SlidingWindow, Upcast
+from ostools.mitigations.prompts import Hint, Interleave, Numbered, Partition, PositionalHint, RepeatPrompt, Separator
 
 if TYPE_CHECKING:  # loaded on first use: they run a model, so they import torch, and a name with its options needs none
-    from mitigations.contract import acts as acts
-    from mitigations.contract import changes_pass as changes_pass
-    from mitigations.contract import running as running
+    from ostools.mitigations.contract import acts as acts
+    from ostools.mitigations.contract import changes_pass as changes_pass
+    from ostools.mitigations.contract import running as running
 
 __all__ = [
     "BUILT_IN",
@@ -49,5 +49,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'mitigations' has no attribute {name!r}")
-    importlib.import_module("hooks")  # first: it keeps transformers' log level, which TransformerLens' import changes
-    return getattr(importlib.import_module("mitigations.contract"), name)
+    importlib.import_module("ostools.hooks")  # first: it keeps transformers' log level, which TransformerLens changes
+    return getattr(importlib.import_module("ostools.mitigations.contract"), name)

@@ -13,8 +13,8 @@ from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from mitigations.base import Mitigation, MitigationError, parts
+from ostools import hooks
+from ostools.mitigations.base import Mitigation, MitigationError, parts
 
 
 @contextmanager

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from hooks.register import hidden
-from hooks.register import positions as positions
-from mitigations.base import MitigationError
+from ostools.hooks.register import hidden
+from ostools.hooks.register import positions as positions
+from ostools.mitigations.base import MitigationError
 
 Scores = Float[Tensor, "batch head query key"]
 VisibleKeys = Bool[Tensor, "query key"]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from mitigations.base import Composed, Mitigation, MitigationError, compose
-from mitigations.own_file import file_spec
-from mitigations.registry import Listed, Registry
+from ostools.mitigations.base import Composed, Mitigation, MitigationError, compose
+from ostools.mitigations.own_file import file_spec
+from ostools.mitigations.registry import Listed, Registry
 
 GROUP = "ostools.mitigations"
 BUILT_IN = {
-    "separator": "mitigations.prompts:Separator",
-    "partition": "mitigations.prompts:Partition",
-    "hint": "mitigations.prompts:Hint",
-    "positional-hint": "mitigations.prompts:PositionalHint",
-    "numbered": "mitigations.prompts:Numbered",
-    "interleave": "mitigations.prompts:Interleave",
-    "repeat-prompt": "mitigations.prompts:RepeatPrompt",
-    "sliding-window": "mitigations.passes:SlidingWindow",
-    "attention-temperature": "mitigations.passes:AttentionTemperature",
-    "upcast": "mitigations.passes:Upcast",
+    "separator": "ostools.mitigations.prompts:Separator",
+    "partition": "ostools.mitigations.prompts:Partition",
+    "hint": "ostools.mitigations.prompts:Hint",
+    "positional-hint": "ostools.mitigations.prompts:PositionalHint",
+    "numbered": "ostools.mitigations.prompts:Numbered",
+    "interleave": "ostools.mitigations.prompts:Interleave",
+    "repeat-prompt": "ostools.mitigations.prompts:RepeatPrompt",
+    "sliding-window": "ostools.mitigations.passes:SlidingWindow",
+    "attention-temperature": "ostools.mitigations.passes:AttentionTemperature",
+    "upcast": "ostools.mitigations.passes:Upcast",
 }
 """Where each built-in mitigation is found."""
 

@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from mitigations.base import Mitigation, MitigationError, require_whole
-from mitigations.registry import nearest
+from ostools.mitigations.base import Mitigation, MitigationError, require_whole
+from ostools.mitigations.registry import nearest
 
 if TYPE_CHECKING:  # torch and TransformerLens take seconds, and a name with its options needs none of them
     from jaxtyping import Bool, Float, Int
@@ -68,7 +68,7 @@ class SlidingWindow(Mitigation):
         return (query - key < self.window) | (key < self.sinks)
 
     def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
-        import hooks
+        from ostools import hooks
 
         layer_indices = self._layer_indices(int(model.cfg.n_layers))
         _require_own_windows_allow(model, layer_indices, self.window, self.sinks)
@@ -79,7 +79,7 @@ class SlidingWindow(Mitigation):
 
         Raises `MitigationError` otherwise.
         """
-        from mitigations import invariants
+        from ostools.mitigations import invariants
 
         for layer, pattern, scores in invariants.layers_of(record, "SlidingWindow"):
             if self._slides(layer):
@@ -185,13 +185,13 @@ class AttentionTemperature(Mitigation):
         return ((query + 1).double().log() / length).clamp(min=1.0)
 
     def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
-        import hooks
+        from ostools import hooks
 
         return hooks.scale_scores(model, self.factors)
 
     def verify(self, record: Mapping[str, Any]) -> None:
         """Raise `MitigationError` if a query sees a key after it, or if its weights do not sum to 1."""
-        from mitigations import invariants
+        from ostools.mitigations import invariants
 
         for layer, pattern, _ in invariants.layers_of(record, "AttentionTemperature"):
             invariants.require_unseen("AttentionTemperature", layer, pattern, ~invariants.causal(pattern))
@@ -230,15 +230,15 @@ class Upcast(Mitigation):
         object.__setattr__(self, "parts", tuple(part for part in PARTS if part in parts))
 
     def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
-        import hooks
+        from ostools import hooks
 
         dtypes = {parameter.dtype for parameter in model.parameters()}
         return hooks.upcast(model, self.parts) if dtypes & set(hooks.SIXTEEN_BITS) else nullcontext()
 
     def verify(self, record: Mapping[str, Any]) -> None:
         """Raise `MitigationError` if attention is upcast and a pattern is in 16 bits (of a model that rounds its scores)."""
-        import hooks
-        from mitigations import invariants
+        from ostools import hooks
+        from ostools.mitigations import invariants
 
         for layer, pattern, _ in invariants.layers_of(record, "Upcast"):
             if "attention" in self.parts and pattern.dtype in hooks.SIXTEEN_BITS:

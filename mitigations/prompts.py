@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
-from mitigations.base import Bar, Label, Mitigation, MitigationError, require_short, require_text, require_whole
+from ostools.mitigations.base import Bar, Label, Mitigation, MitigationError, require_short, require_text, require_whole
 
 
 @dataclass(frozen=True)

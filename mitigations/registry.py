@@ -19,7 +19,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-from mitigations.own_file import file_spec, loaded_from
+from ostools.mitigations.own_file import file_spec, loaded_from
 
 Thing = TypeVar("Thing")
 Point: TypeAlias = Any

@@ -20,21 +20,17 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
-import sys
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ostools.ground.errors import InputError as InputError
 from ostools.ground.errors import did_you_mean
 
 if TYPE_CHECKING:  # the public names, each imported from its module when it is first used (`_homes`)
-    import hooks as hooks
-    import mitigations as mitigations
     from ostools import experiments as experiments
+    from ostools import hooks as hooks
     from ostools import measure as measure
+    from ostools import mitigations as mitigations
     from ostools import models as models
     from ostools import reporting as reporting
     from ostools import sweep as sweep
@@ -94,10 +90,9 @@ def _measurements() -> dict[str, str]:
 
 
 _HOME = _homes() | _measurements()
-_BESIDE = ("hooks", "mitigations")
-_ROOMS = ("experiments", "measure", "models", "reporting", "sweep", "tasks", "theory")
+_ROOMS = ("experiments", "hooks", "measure", "mitigations", "models", "reporting", "sweep", "tasks", "theory")
 
-__all__ = sorted(["InputError", *_HOME, *_ROOMS, *_BESIDE])  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted(["InputError", *_HOME, *_ROOMS])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
@@ -105,47 +100,9 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_HOME[name]), name)
     if name in _ROOMS:
         return importlib.import_module(f"ostools.{name}")
-    if name in _BESIDE:
-        return importlib.import_module(name)
     question = did_you_mean(name, __all__).rstrip()
     raise AttributeError(f"module 'ostools' has no attribute {name!r}" + (f": {question}" if question else ""))
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Beside:
-    """Imports `ostools.hooks` and `ostools.mitigations`, and all inside them, as the modules `hooks` and `mitigations`.
-
-    `from ostools.hooks import capture` works, and there is no second copy of a module.
-    """
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        is_ours = name.startswith(tuple(f"ostools.{room}" for room in _BESIDE)) and name.split(".")[1] in _BESIDE
-        return ModuleSpec(name, self) if is_ours else None  # pyright: ignore[reportArgumentType]
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = importlib.import_module(spec.name.removeprefix("ostools."))
-        self._spec = module.__spec__
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # the import system has put the other name's in its place
-
-
-def _refuse_shadowed() -> None:
-    """A user's own hooks.py beside the script would be imported in place of the package of that name."""
-    for name in _BESIDE:
-        spec = importlib.util.find_spec(name)
-        found = None if spec is None else spec.origin
-        own = Path(__file__).parents[1] / name / "__init__.py"
-        if found is None or not own.samefile(found):
-            raise ImportError(
-                f"expected the package '{name}' of oversquashing-tools, found {found} in its way: give that file another "
-                f"name, or move it; in your code write `from ostools.{name} import ...`"
-            )
-
-
-_refuse_shadowed()
-sys.meta_path.insert(0, _Beside())  # pyright: ignore[reportArgumentType]

@@ -22,9 +22,8 @@ from typing import Any, cast
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations
 import ostools as ost
-from ostools import tasks
+from ostools import mitigations, tasks
 from ostools.measure.answers.evaluate import TaskAnswers
 from ostools.measure.answers.result import COLUMNS, Evaluation, summarise
 from ostools.measure.task_prompt import CHAT, elicit

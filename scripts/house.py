@@ -18,7 +18,8 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("hooks", "mitigations", "ostools")
+FOLDERS = ("ostools", "ostools/hooks", "ostools/mitigations")
+"""The last two are links to folders at the top of the repository, which `rglob` does not follow."""
 MOST = 12
 """Files in a room."""
 PICTURE = ROOT / "docs" / "architecture.svg"
@@ -28,15 +29,15 @@ Imports = Mapping[str, set[str]]
 
 
 def modules(*packages: str) -> dict[str, Path]:
-    """The files of these packages, by default the three, by dotted name; a package's `__init__` by the package's."""
-    folders = [ROOT / package for package in packages or PACKAGES]
+    """The files of these packages, by default of `ostools`, by dotted name; a package's `__init__` by the package's."""
+    folders = [ROOT / folder for folder in packages or FOLDERS]
     files = sorted(path.relative_to(ROOT) for folder in folders for path in folder.rglob("*.py"))
     return {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 
 def imports(*packages: str) -> Imports:
-    """What each module of these packages, by default the three, imports of the others, wherever in the file."""
-    graph = grimp.build_graph(*(packages or PACKAGES), cache_dir=None)
+    """What each module of these packages, by default `ostools`, imports of the others, wherever in the file."""
+    graph = grimp.build_graph(*(packages or ("ostools",)), cache_dir=None)
     return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
 
 
@@ -44,7 +45,7 @@ def floors() -> list[str]:
     """From the ground up, as the contracts name them; one line may hold two floors that do not import each other."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
     found = next(one["layers"] for one in contracts if one.get("containers") == ["ostools"])
-    return ["hooks", "mitigations", *reversed(found)]
+    return list(reversed(found))
 
 
 def floor_of(module: str, order: list[str]) -> int:

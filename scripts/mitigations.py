@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import ostools as ost
-from mitigations import Hint, Mitigation, MitigationError, Separator, SlidingWindow, label
-from mitigations import mitigation as parsed
-from mitigations.passes import own_windows
 from ostools.experiments.study.verdicts import ABOUT, NO_EFFECT, UNDECIDED, at_limit, in_words
 from ostools.ground.errors import InputError
+from ostools.mitigations import Hint, Mitigation, MitigationError, Separator, SlidingWindow, label
+from ostools.mitigations import mitigation as parsed
+from ostools.mitigations.passes import own_windows
 from ostools.results import write_atomically
 from scripts.real_models_page import table
 

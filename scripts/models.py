@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-import hooks
 import ostools as ost
-from hooks.sites import is_closed, unknown_inside
+from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.hooks.sites import is_closed, unknown_inside
 from ostools.measure.passes.batches import padding
 from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.passes.trees import prefix_tree

@@ -31,7 +31,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from scripts.house import PACKAGES, imports, modules
+from scripts.house import imports, modules
 from scripts.mutant_bench import SURVIVED, Bench, digest, preload
 
 ROOT = Path(__file__).parents[1]
@@ -42,8 +42,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ostools/measure": ("tests/measure", "tests/oracle", "tests/compositions"),
     "ostools/tasks": ("tests/tasks", "tests/mitigations"),
     "ostools/sweep": ("tests/sweep",),
-    "hooks": ("tests/hooks", "tests/compositions"),
-    "mitigations": ("tests/mitigations",),
+    "ostools/hooks": ("tests/hooks", "tests/compositions"),
+    "ostools/mitigations": ("tests/mitigations",),
 }
 """Where errors are planted, and the folders whose tests have to see them."""
 
@@ -181,7 +181,7 @@ def annotated_places(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]
 @cache
 def reach() -> dict[str, dict[str, int]]:
     """Of each test file the modules that it reaches, each with the number of imports on the way."""
-    edges = imports(*PACKAGES, "tests")
+    edges = imports("ostools", "tests")
     return {
         str(path): _distances(name, edges) for name, path in modules("tests").items() if path.name.startswith("test_")
     }
@@ -222,9 +222,9 @@ def copied_tree(folder: Path) -> Path:
     )
     tree = folder / "tree"
     for name in listed.stdout.decode().split("\0"):
-        if name and (ROOT / name).is_file():
+        if name and ((ROOT / name).is_file() or (ROOT / name).is_symlink()):
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tree / name)
+            shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
     if (ROOT.parent / "shared").is_dir():
         (folder / "shared").symlink_to(ROOT.parent / "shared")
     return tree

@@ -82,8 +82,8 @@ def main(name: str, scratch: str, cases: str, seed: str) -> None:
 
     with atheris.instrument_imports(include=_COVERED):
         read, whole = _reader(name, Path(scratch))
-    from mitigations import MitigationError
     from ostools.ground.errors import InputError
+    from ostools.mitigations import MitigationError
 
     corpus = Path(scratch) / "corpus"
     corpus.mkdir()

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 ROOMS = (
     *("ostools", "ostools.models", "ostools.measure", "ostools.tasks", "ostools.experiments", "ostools.theory"),
-    *("ostools.sweep", "hooks", "mitigations"),
+    *("ostools.sweep", "ostools.hooks", "ostools.mitigations"),
 )
 PAGES = sorted(path for path in DOCS.rglob("*.md"))
 RUN = [page for page in PAGES if page.stem not in ("recipes", "gallery")]  # these have tests of their own

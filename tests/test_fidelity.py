@@ -7,9 +7,8 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-import hooks
-import mitigations
 import ostools
+from ostools import hooks, mitigations
 from ostools.experiments.reproduce.claims import CLAIMS as JUDGED
 from scripts.fidelity import PAGE, cells, rows
 from tests.checkpoints import paper_text

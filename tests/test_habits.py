@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,16 +107,6 @@ def test_a_small_model_is_measured_with_one_thread_and_others_come_back(
         assert threads_in_a_call() == {2}
     finally:
         torch.set_num_threads(before)
-
-
-def test_a_file_of_the_same_name_beside_the_script_is_named_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "mitigations.py").write_text("mine = 1\n", encoding="utf-8")
-    (tmp_path / "script.py").write_text("import ostools\n", encoding="utf-8")
-    ran = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, check=False, capture_output=True, text=True)
-    assert ran.returncode == 1
-    *_, last = ran.stderr.splitlines()
-    assert last.startswith("ImportError: expected the package 'mitigations' of oversquashing-tools, found ")
-    assert str(tmp_path / "mitigations.py") in last
 
 
 class _Terminal(io.StringIO):

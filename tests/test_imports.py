@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import hooks
-import mitigations
 import ostools
+from ostools import hooks, mitigations
 from ostools.cli import options, signature
 
 HEAVY = {"torch", "transformer_lens", "transformers", "pandas", "altair"}
@@ -64,24 +63,6 @@ def test_every_public_name_resolves() -> None:
     assert set(ostools.__all__) <= set(dir(ostools))
 
 
-@pytest.mark.slow
-def test_hooks_and_mitigations_are_one_module_under_both_names() -> None:
-    code = """
-from ostools.hooks.edit import ablate_heads
-from ostools.mitigations import SlidingWindow
-import hooks, hooks.edit, hooks.register, importlib, mitigations, ostools, ostools.hooks.register, sys
-assert ostools.hooks is hooks is sys.modules["ostools.hooks"] and ostools.mitigations is mitigations
-assert ablate_heads is hooks.ablate_heads is hooks.edit.ablate_heads
-assert ostools.hooks.register is hooks.register and hooks.register.__spec__.name == "hooks.register"
-assert SlidingWindow is mitigations.SlidingWindow
-try:
-    import ostools.hooks.nothing
-except ModuleNotFoundError as error:
-    assert str(error) == "No module named 'hooks.nothing'"
-"""
-    assert imported_by(code, {"hooks.nothing"}) == set()
-
-
 def _level_after(code: str) -> str:
     """transformers' log level, which is INFO before, after this code in a process of its own."""
     code = (
@@ -94,8 +75,8 @@ def _level_after(code: str) -> str:
 
 _ENTRANCES = (
     "import ostools; ostools.load_model()",
-    "import hooks",
-    "import mitigations; mitigations.running",
+    "from ostools import hooks",
+    "from ostools import mitigations; mitigations.running",
     "import ostools.measure",
     "import ostools.experiments",
     "import ostools.sweep",

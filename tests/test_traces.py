@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-import hooks
+from ostools import hooks
 from tests import traces
 from tests.checkpoints import tiny_model
 

@@ -17,9 +17,9 @@ import importlib, inspect, json, sys, typing, warnings
 warnings.filterwarnings("ignore")
 import numpy as np, ostools as ost, pandas as pd, torch
 from beartype.door import is_bearable
-import mitigations as m
-from hooks.errors import full_hints
-from mitigations import MitigationError
+from ostools import mitigations as m
+from ostools.hooks.errors import full_hints
+from ostools.mitigations import MitigationError
 from ostools import experiments as e, hooks, models, sweep as sweep_room, tasks
 from ostools.ground.errors import InputError
 from ostools.ground.records import records

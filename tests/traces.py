@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
+from ostools import hooks
 
 Shared = TypeVar("Shared")
 State = dict[str, Any]

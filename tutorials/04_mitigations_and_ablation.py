@@ -28,10 +28,10 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import ostools as ost
-from mitigations import Mitigation, MitigationError
-from mitigations.invariants import causal, layers_of, positions, require_rows_sum_to_one, require_unseen
 from ostools import hooks, mitigations
 from ostools.measure.task_prompt import carrier_positions, render_prompt
+from ostools.mitigations import Mitigation, MitigationError
+from ostools.mitigations.invariants import causal, layers_of, positions, require_rows_sum_to_one, require_unseen
 
 transformers.utils.logging.disable_progress_bar()
 model = ost.load_model("embedded")

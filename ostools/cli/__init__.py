@@ -245,7 +245,7 @@ def _drop_stdout() -> None:
 
 def _is_refusal(error: ValueError) -> bool:
     """InputError, or the own error of the packages below, without importing them (and torch)."""
-    below = (("hooks", "HookError"), ("mitigations", "MitigationError"))
+    below = (("ostools.hooks", "HookError"), ("ostools.mitigations", "MitigationError"))
     return isinstance(error, InputError) or any(
         name in sys.modules and isinstance(error, getattr(sys.modules[name], kind)) for name, kind in below
     )

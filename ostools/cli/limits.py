@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-from hooks.errors import full_signature
-from mitigations import Mitigation, MitigationError, optional
 from ostools.cli import terminal
 from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS
@@ -25,9 +23,11 @@ from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory, shorter_ways
 from ostools.ground.progress import FIRST_ESTIMATE, Clock, Progress, in_time, tell
+from ostools.hooks.errors import full_signature
 from ostools.measure.mitigated_prompts import acting_bytes, rewritten_text
 from ostools.measure.prompts import layers_up_to
 from ostools.measure.unloaded import Forecast, Unloaded
+from ostools.mitigations import Mitigation, MitigationError, optional
 from ostools.models.files.sources import locate
 from ostools.models.load import resolve_device
 from ostools.models.precision.scores import AUTO, arithmetic_named

@@ -396,7 +396,7 @@ def _require_position_of_a_task(arguments: Mapping[str, Any]) -> None:
 def _typed(spec: str) -> Any:
     """A mitigation by its name, or the one of a file of the user's own, which runs. Refuses what there is not, before torch is
     imported."""
-    from mitigations.named import is_in_file, typed
+    from ostools.mitigations.named import is_in_file, typed
 
     mitigation = typed(spec)
     return mitigation if is_in_file(spec) else spec

@@ -1,6 +1,6 @@
 """The paper's figures by number, and the questions that it leaves open."""
 
-import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes
+from ostools import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes
 from ostools.experiments.ablation.ablation import Ablation, ablation
 from ostools.experiments.ablation.questions import AnsweredPrompt
 from ostools.experiments.chain_of_thought import ChainOfThought, chain_of_thought

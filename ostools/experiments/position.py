@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
+from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError, short_repr
 from ostools.ground.names import checked_list, checked_name
 from ostools.ground.progress import Progress, part_of

@@ -21,13 +21,13 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hooks import HookError
-from mitigations import MitigationError
 from ostools.explorer.answer import answer
 from ostools.explorer.recipe import Runs, Stopped
 from ostools.explorer.views import ViewRequest
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, is_loopback
+from ostools.hooks import HookError
+from ostools.mitigations import MitigationError
 from ostools.reporting.page import page
 from ostools.results import Result
 

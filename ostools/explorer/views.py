@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations
+from ostools import mitigations
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name
 from ostools.ground.records import records

@@ -1,7 +1,7 @@
 """Measurements on a model: sensitivity and what is read off it, the path sum, their comparison, collapse, attention and
 answers."""
 
-import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes
+from ostools import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes
 from ostools.measure.answers.counting import Counting, counting
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.paired import AnswerDifference

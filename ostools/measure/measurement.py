@@ -10,11 +10,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from hooks.errors import checked_arguments
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.progress import cheaper_ways, outermost, watched
 from ostools.ground.records import Record
+from ostools.hooks.errors import checked_arguments
 from ostools.measure.prompts import encoded, one_of_several
 from ostools.models.describe import IN_WORDS, checked_once
 from ostools.models.precision.torch_state import default_torch_state

@@ -17,9 +17,7 @@ from typing import Any
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations
-from mitigations import Mitigation, acts, changes_pass, label, parts
-from mitigations.named import NONE
+from ostools import mitigations
 from ostools.ground.errors import InputError
 from ostools.measure.passes.batches import pass_bytes
 from ostools.measure.position import (
@@ -32,6 +30,8 @@ from ostools.measure.position import (
 )
 from ostools.measure.prompts import as_prompts
 from ostools.measure.task_prompt import TaskPrompt, encoding_of, render_question
+from ostools.mitigations import Mitigation, acts, changes_pass, label, parts
+from ostools.mitigations.named import NONE
 from ostools.models import Prompt, encode
 from ostools.models.shape import Shape
 from ostools.models.tokens import EncodingOptions

@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks import HookError
-from hooks.errors import is_whole, listed
 from ostools.ground.errors import InputError, short_repr
+from ostools.hooks import HookError
+from ostools.hooks.errors import is_whole, listed
 from ostools.measure.task_prompt import in_tokens_already, render_question
 from ostools.models import Prompt, encode
 from ostools.models.chat import PROMPT_PROVENANCE, TEXT

@@ -11,14 +11,13 @@ from typing import Any, Literal, TypeAlias
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations
-from mitigations import Mitigation
-from mitigations.named import NONE
-from ostools import tasks
+from ostools import mitigations, tasks
 from ostools.ground.errors import InputError
 from ostools.measure.mitigated_prompts import EffectStatus
 from ostools.measure.position import Position, checked_position, read_at, reading
 from ostools.measure.task_prompt import render_prompt
+from ostools.mitigations import Mitigation
+from ostools.mitigations.named import NONE
 from ostools.results import Frame, Provenance, Result
 
 Rows: TypeAlias = tuple[Frame, Provenance]

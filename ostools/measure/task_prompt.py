@@ -19,8 +19,8 @@ from typing import Any, Literal, Unpack, cast, get_args
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Bar, Mitigation
 from ostools.ground.errors import InputError, unknown_name
+from ostools.mitigations import Bar, Mitigation
 from ostools.models import Prompt, encode
 from ostools.models.chat import LOW, ON
 from ostools.models.tokenizer_calls import token_ids

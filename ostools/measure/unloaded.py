@@ -16,11 +16,11 @@ from typing import Any, Unpack
 
 import torch
 
-from mitigations import Mitigation, optional
 from ostools import tasks
 from ostools.ground.memory import available_memory
 from ostools.measure.passes.batches import LongestPrompt
 from ostools.measure.task_prompt import CHAT, FEW_SHOT, Elicitation, elicitation_for, few_shot_text
+from ostools.mitigations import Mitigation, optional
 from ostools.models.describe import read_trained_lengths
 from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.offload import DISK, SHARE

@@ -1,7 +1,7 @@
 """Models: load one that can be trusted, turn text into its tokens, say what it is, read it in another dtype, compare it with
 an untrained model."""
 
-import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes
+from ostools import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes
 from ostools.models.adopted.adopt import adopt
 from ostools.models.chat import ORIGINS, Chat
 from ostools.models.describe import ModelDescription, describe

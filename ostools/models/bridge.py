@@ -26,8 +26,8 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
 from transformer_lens.model_bridge.generalized_components import LinearBridge, PositionEmbeddingsAttentionBridge
 
-from hooks.register import before_modules
-from hooks.strips import PreparedAttention
+from ostools.hooks.register import before_modules
+from ostools.hooks.strips import PreparedAttention
 
 _ROUTERS = ("experts", "router", "gating")
 """What classes of a mixture of experts have in their names."""

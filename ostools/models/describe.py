@@ -24,9 +24,9 @@ import xxhash
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.precision import SIXTEEN_BITS
-from hooks.sites import is_closed
 from ostools.ground.errors import InputError
+from ostools.hooks.precision import SIXTEEN_BITS
+from ostools.hooks.sites import is_closed
 from ostools.models.files.checks import read_json
 from ostools.models.lazy_cast import stored_part
 from ostools.models.tokenizer_calls import frame

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from hooks.precision import SIXTEEN_BITS
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import chunk
+from ostools.hooks.precision import SIXTEEN_BITS
 
 PART = 1 << 22
 """Bytes of a cast that one step of a product on a CPU makes at a time: so few stay in its caches."""

@@ -21,10 +21,10 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.sources import build_bridge_from_module, detect_tokenizer_bos_eos
 from transformers import PreTrainedModel
 
-from hooks.precision import SIXTEEN_BITS
 from ostools.ground.errors import InputError, in_words, unknown_name
 from ostools.ground.memory import collector_at_rest, give_back
 from ostools.ground.names import checked_name
+from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.models.bridge import with_acting_attention
 from ostools.models.describe import Metadata, read_trained_lengths, remember
 from ostools.models.families import Family

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Union, cast, get_arg
 
 import pandas as pd
 
-from mitigations.named import NONE
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.files import checked_path
 from ostools.ground.memory import free_memory
 from ostools.ground.words import title_of
+from ostools.mitigations.named import NONE
 from ostools.results.files import FIXED as FIXED
 from ostools.results.files import PICTURES as PICTURES
 from ostools.results.files import TABLES as TABLES
@@ -90,8 +90,8 @@ class Provenance:
         cls, model: TransformerBridge, token_ids: tuple[int, ...] | None = None, **parameters: Any
     ) -> Provenance:
         """The provenance of a run on `model` now, with the arguments that define its numbers."""
-        import hooks
-        from mitigations.own_file import LOADED
+        from ostools import hooks
+        from ostools.mitigations.own_file import LOADED
         from ostools.models import describe
 
         parameters |= {"own_files": dict(LOADED)} if LOADED else {}

@@ -19,11 +19,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import hooks
-import mitigations
-from mitigations.named import NONE
-from ostools import tasks
+from ostools import mitigations, tasks
 from ostools.measure.swept import Cell
+from ostools.mitigations.named import NONE
 from ostools.models.files.checks import TEMPLATES
 from ostools.models.files.sources import Source
 from ostools.sweep.measurements import MEASUREMENTS
@@ -44,8 +42,6 @@ _VERSIONS = (
 _TELLING = ("ostools/cli/", "ostools/explorer/", "ostools/reporting/")
 """Rooms that decide no number."""
 _OWN_PACKAGES = {
-    "hooks",
-    "mitigations",
     "ostools",
     *sys.stdlib_module_names,
     *(name.replace("-", "_") for name in _VERSIONS),
@@ -225,14 +221,11 @@ def code_version() -> str:
 
 def _syntax_hashes() -> Mapping[str, str]:
     """Of each module that may decide a number: all but those that draw, tell and ask."""
-    homes = [Path(str(package.__file__)).parent for package in (hooks, mitigations)] + [Path(__file__).parents[1]]
-    hashes: dict[str, str] = {}
-    for home in homes:
-        for file in sorted(home.rglob("*.py")):
-            name = file.relative_to(home.parent).as_posix()
-            if not name.startswith(_TELLING):
-                hashes[name] = syntax_hash(file.read_text("utf-8"))
-    return hashes
+    home = Path(__file__).parents[1]
+    # `hooks` and `mitigations` are links in a clone, which rglob does not follow.
+    files = [file for room in (home, home / "hooks", home / "mitigations") for file in room.rglob("*.py")]
+    names = {file.relative_to(home.parent).as_posix(): file for file in sorted(files)}
+    return {name: syntax_hash(file.read_text("utf-8")) for name, file in names.items() if not name.startswith(_TELLING)}
 
 
 def syntax_hash(source: str) -> str:

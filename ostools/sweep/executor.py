@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import full_signature
 from ostools.ground.errors import INTERRUPTS, InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import available_memory, free_memory
 from ostools.ground.out_of_memory import (
@@ -25,6 +24,7 @@ from ostools.ground.out_of_memory import (
     held_to_what_is_free,
     is_out_of_memory,
 )
+from ostools.hooks.errors import full_signature
 from ostools.measure.swept import Cell, Rows
 from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
 from ostools.models import load_model

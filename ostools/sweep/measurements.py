@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.errors import full_hints
 from ostools.ground.records import Record, records
+from ostools.hooks.errors import full_hints
 from ostools.measure.swept import Cell, Rows, Swept
 
 

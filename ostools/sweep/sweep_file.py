@@ -13,15 +13,14 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, Union
 import yaml
 from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetPydanticSchema, ValidationError
 
-import mitigations
-from hooks.errors import checked_arguments
-from mitigations.named import NONE
-from ostools import tasks
+from ostools import mitigations, tasks
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.files import read_text
 from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import parse_lengths
+from ostools.hooks.errors import checked_arguments
 from ostools.measure.passes.precisions import PRECISIONS
+from ostools.mitigations.named import NONE
 from ostools.models.files.offload import NAMED_MAPS
 from ostools.sweep.measurements import MEASUREMENTS, Names, Options, Strict, listed
 from ostools.tasks import CollapseTask, Task

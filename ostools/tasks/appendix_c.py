@@ -24,10 +24,10 @@ from functools import cache
 from itertools import groupby
 from typing import Literal
 
-from mitigations import Bar, Hint
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import whole_number
+from ostools.mitigations import Bar, Hint
 from ostools.tasks.base import Task, Wording
 
 HINT = f" {Hint().text}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import cast, overload
 
-from mitigations.registry import Listed, Registry
 from ostools.ground.errors import InputError, short_repr, unknown_name
+from ostools.mitigations.registry import Listed, Registry
 from ostools.tasks.appendix_c import NAMES
 from ostools.tasks.base import AnyTask, Task
 from ostools.tasks.pairs import FIGURE_5, TASK_PAIRS, CollapseTask, ItemsAs, task_pairs

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
-from mitigations import Mitigation, Separator, insert
 from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.ground.names import checked_name
+from ostools.mitigations import Mitigation, Separator, insert
 from ostools.tasks.appendix_c import NAMES, AppendixTask
 from ostools.tasks.base import AnyTask, Task
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-import mitigations
-from mitigations import Bar, Label, Mitigation, insert, rewrite
+from ostools import mitigations
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.whole_numbers import checked_lengths, whole_number
+from ostools.mitigations import Bar, Label, Mitigation, insert, rewrite
 from ostools.tasks.base import Task, seeds_of
 from ostools.tasks.named import label, task
 

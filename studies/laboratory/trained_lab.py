@@ -19,12 +19,12 @@ import pandas as pd
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation, mitigation, running
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
 from ostools.measure import attention_variation, collapse, evaluate, probe, profile, sensitivity
 from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.probes.scores import SAME
+from ostools.mitigations import Mitigation, mitigation, running
 from ostools.models import view_in
 from ostools.results import Frame, Provenance, Result, save_table
 from ostools.tasks import RepeatedIds

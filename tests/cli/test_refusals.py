@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-import hooks
+from ostools import hooks
 from ostools.ground.errors import InputError
 from tests.checkpoints import edit_config, write_checkpoint
 from tests.cli.asking import assert_refused

@@ -12,13 +12,13 @@ from pathlib import Path
 import click
 import pytest
 
-from hooks.errors import full_signature
 from ostools.cli.commands import COMMANDS, VERBS, Command
 from ostools.cli.global_options import parse_bytes, parse_seconds
 from ostools.cli.options import SUPPLIED, declared, fields_of, shown_default, takes_prompt
 from ostools.cli.signature import UNKNOWN, imported, signature_of
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import parse_lengths
+from ostools.hooks.errors import full_signature
 from ostools.models import encode
 from tests.cli.asking import in_a_process, parsed
 

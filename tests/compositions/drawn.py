@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from mitigations import AttentionTemperature, MitigationError, SlidingWindow
+from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.mitigations import AttentionTemperature, MitigationError, SlidingWindow
 from tests.checkpoints import TEXT_FAMILIES, _fill, tiny_model
 from tests.families import OTHERS
 

@@ -8,9 +8,8 @@ import torch
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-import hooks
-import mitigations
 import ostools as ost
+from ostools import hooks, mitigations
 from ostools.models import view_in
 from tests.compositions.drawn import LOOKED_FOR, REFUSALS, Weights, weights
 

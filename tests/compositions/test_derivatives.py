@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
-from hooks.register import Order, attached
-from hooks.sites import points
+from ostools import hooks
+from ostools.hooks.register import Order, attached
+from ostools.hooks.sites import points
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, LINEARISATIONS
 from ostools.models import Prompt
 from tests.compositions.drawn import LOOKED_FOR, REFUSALS, Change, Weights, edited, nestings, prompts, weights

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.models import Prompt
 from ostools.results import Result
 from tests import traces

@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.experiments.ablation.questions import AnsweredPrompt, of_prompt, of_task
 from ostools.experiments.ablation.targets import all_targets, gates_on
 from ostools.ground.errors import InputError

@@ -11,8 +11,6 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from mitigations import Hint, MitigationError, Separator, Upcast, compose, label, running
-from mitigations.passes import SlidingWindow
 from ostools.experiments.study import arms
 from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError
@@ -23,6 +21,8 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.position import read_at
 from ostools.measure.task_prompt import carrier_positions, render_prompt
+from ostools.mitigations import Hint, MitigationError, Separator, Upcast, compose, label, running
+from ostools.mitigations.passes import SlidingWindow
 from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
 

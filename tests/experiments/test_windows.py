@@ -10,12 +10,12 @@ import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from mitigations.passes import SlidingWindow
 from ostools.experiments.study import arms
 from ostools.experiments.study.windows import summarise
 from ostools.ground.errors import InputError
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.collapse.collapse import collapse
+from ostools.mitigations.passes import SlidingWindow
 from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
 

@@ -16,13 +16,13 @@ from starlette.testclient import TestClient
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from hooks import HookError
 from ostools.explorer import recipe
 from ostools.explorer.app import LARGEST, application
 from ostools.explorer.recipe import Runs, Stopped
 from ostools.explorer.recipe import run as real_run
 from ostools.explorer.views import COTANGENTS, VIEWS, Subject, ViewRequest
 from ostools.ground.errors import InputError
+from ostools.hooks import HookError
 from tests.cli.asking import assert_refused
 
 PROMPT = "The 11"

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.modules import module as every_module
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
+from ostools import hooks
 from tests.checkpoints import TEXT_FAMILIES, make_model, tiny_model
 from tests.sets import quick
 

@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from hooks import Edge, Head, Sublayer
+from ostools import hooks
+from ostools.hooks import Edge, Head, Sublayer
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 from tests.sets import quick
 

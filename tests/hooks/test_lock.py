@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from hooks import HookError, lock
+from ostools import hooks
+from ostools.hooks import HookError, lock
 from tests.checkpoints import tiny_model
 from tests.sets import quick
 

@@ -12,10 +12,10 @@ from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
-from hooks import Edge, Head, HookError, Sublayer
-from hooks.errors import checked_arguments
+from ostools import hooks
+from ostools.hooks import Edge, Head, HookError, Sublayer
+from ostools.hooks.errors import checked_arguments
 from tests.checkpoints import tiny_model
 from tests.generic_models import generic_model
 from tests.hooks.test_edit import REFERENCE, window

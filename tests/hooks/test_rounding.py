@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import DynamicCache
 
-import hooks
-from hooks.rounding import FLOATS, FORMATS, INTEGERS, integer_scale, stored
+from ostools import hooks
+from ostools.hooks.rounding import FLOATS, FORMATS, INTEGERS, integer_scale, stored
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.sets import quick
 

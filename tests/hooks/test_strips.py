@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
+from ostools import hooks
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 from tests.sets import quick
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import DynamicCache
 
-import hooks
-from hooks import UPCAST_PARTS
+from ostools import hooks
+from ostools.hooks import UPCAST_PARTS
 from ostools.models import view_in
 from ostools.models.precision.scores import FLOAT32_SCORES
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model

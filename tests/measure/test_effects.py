@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
-from hooks import Edge, Head, Sublayer
+from ostools import hooks
 from ostools.experiments.ablation.effects import JacobianNorm, LogProbability, Measure, PairDistance, require_finite
 from ostools.experiments.ablation.questions import of_task
+from ostools.hooks import Edge, Head, Sublayer
 from ostools.measure.answer_line import answer_text, line_ids
 from ostools.measure.answers.probability import answer_log_probability
 from ostools.measure.task_prompt import render_prompt

@@ -13,11 +13,11 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
-from mitigations import Hint, Mitigation, MitigationError, RepeatPrompt, SlidingWindow, Upcast, compose
-from mitigations.passes import AttentionTemperature
+from ostools import hooks
 from ostools.measure.task_prompt import render_prompt
+from ostools.mitigations import Hint, Mitigation, MitigationError, RepeatPrompt, SlidingWindow, Upcast, compose
+from ostools.mitigations.passes import AttentionTemperature
 from ostools.models import Prompt, encode
 from ostools.results import Result
 from ostools.tasks import AppendixTask

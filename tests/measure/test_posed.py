@@ -6,10 +6,10 @@ import pytest
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from mitigations import Hint, MitigationError, Separator
-from mitigations import mitigation as named
 from ostools.ground.errors import InputError
 from ostools.measure.task_prompt import carrier_positions, render_prompt
+from ostools.mitigations import Hint, MitigationError, Separator
+from ostools.mitigations import mitigation as named
 from ostools.tasks import task
 from tests.checkpoints import tiny_model, trained
 

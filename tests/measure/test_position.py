@@ -9,9 +9,8 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations
 import ostools as ost
-from mitigations import Mitigation
+from ostools import mitigations
 from ostools.ground.errors import InputError
 from ostools.measure import answer_line
 from ostools.measure.answers.prefilled import prefilled_prompts
@@ -19,6 +18,7 @@ from ostools.measure.collapse.result import next_tokens
 from ostools.measure.position import POSITIONS, Position, read_at
 from ostools.measure.probes.probe import ProbeTask
 from ostools.measure.task_prompt import render_prompt
+from ostools.mitigations import Mitigation
 from ostools.models.tokenizer_calls import token_text
 from ostools.results import frame_of
 from ostools.tasks import AppendixTask, PairsOfIds, questions, task

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-import hooks
-from mitigations import (
+from ostools import hooks
+from ostools.mitigations import (
     Hint,
     Mitigation,
     MitigationError,

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 import ostools as ost
-from mitigations import Composed, Hint, MitigationError, Separator, label, mitigation
-from mitigations.named import typed
-from mitigations.own_file import LOADED
+from ostools.mitigations import Composed, Hint, MitigationError, Separator, label, mitigation
+from ostools.mitigations.named import typed
+from ostools.mitigations.own_file import LOADED
 from ostools.sweep.sweep_file import read_sweep
 from tests.cli.asking import assert_refused
 
 MINE = '''
 from __future__ import annotations
 from dataclasses import dataclass
-from mitigations import Hint, Mitigation
+from ostools.mitigations import Hint, Mitigation
 
 
 @dataclass(frozen=True)

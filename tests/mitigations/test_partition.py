@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ostools as ost
-from mitigations import Bar, MitigationError, Partition, insert
-from mitigations import mitigation as named
 from ostools.ground.errors import InputError
 from ostools.measure.answers import evaluate as asking
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.probability import COUNT, REASONING, SPARE
 from ostools.measure.task_prompt import carrier_positions, elicit, render_prompt
+from ostools.mitigations import Bar, MitigationError, Partition, insert
+from ostools.mitigations import mitigation as named
 from ostools.tasks import task
 from ostools.tasks.questions import question
 from tests.checkpoints import tiny_model

@@ -17,9 +17,9 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import DynamicCache
 
-import hooks
-from hooks import UPCAST_PARTS
-from mitigations import (
+from ostools import hooks
+from ostools.hooks import UPCAST_PARTS
+from ostools.mitigations import (
     AttentionTemperature,
     Mitigation,
     MitigationError,

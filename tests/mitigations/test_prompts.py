@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mitigations import Hint, Label, Mitigation, MitigationError, Numbered, Separator, insert
-from mitigations import mitigation as named
+from ostools.mitigations import Hint, Label, Mitigation, MitigationError, Numbered, Separator, insert
+from ostools.mitigations import mitigation as named
 from ostools.tasks import task as named_task
 from ostools.tasks.appendix_c import AppendixTask
 from ostools.tasks.questions import question

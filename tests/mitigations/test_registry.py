@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from jaxtyping import Int
 from torch import Tensor
 
-import hooks
-import mitigations
-from mitigations import (
+from ostools import hooks, mitigations
+from ostools.mitigations import (
     BUILT_IN,
     Composed,
     Hint,
@@ -36,10 +35,10 @@ from mitigations import (
     mitigation,
     running,
 )
-from mitigations import label as label_of
-from mitigations import mitigation as named
-from mitigations.named import listing
-from mitigations.registry import Registry
+from ostools.mitigations import label as label_of
+from ostools.mitigations import mitigation as named
+from ostools.mitigations.named import listing
+from ostools.mitigations.registry import Registry
 from tests.checkpoints import tiny_model
 
 
@@ -213,7 +212,7 @@ packages = ["ostools_broken"]
 BROKEN_THINGS = '''
 from dataclasses import dataclass
 
-import hooks
+from ostools import hooks
 from ostools.tasks import Task
 from ostools_example.chunked import ChunkedAttention
 
@@ -320,7 +319,7 @@ def test_in_another_process_the_names_are_there_and_cost_no_torch(environment: P
     """Where the distributions are on the path, and nothing else was done for them."""
     program = """
 import sys
-import mitigations
+from ostools import mitigations
 print(mitigations.names())
 mitigations.mitigation("sliding-window:window=4 + attention-temperature:factor=2 + upcast:parts=norms")
 print("torch" in sys.modules)

@@ -17,8 +17,8 @@ from torch import nn
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import FalconMambaForCausalLM
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
 from tests.checkpoints import ARCHITECTURE, EVERY_TEXT_FAMILY, Family, make_model, make_tokenizer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-import hooks
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.models import describe, lazy_cast, load_model, view_in
 from ostools.models.lazy_cast import LazyCast, stored_part

@@ -11,11 +11,11 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.generalized_components import MoEBridge
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-import hooks
-from hooks.sites import is_closed
-from mitigations.passes import own_windows
+from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.hooks.sites import is_closed
 from ostools.measure.passes.output import logit_scale
+from ostools.mitigations.passes import own_windows
 from ostools.models import describe, load_model, view_in
 from ostools.models.families import FAMILIES, Family, family_of, family_of_config
 from ostools.models.shape import Shape

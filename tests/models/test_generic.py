@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.cli.verbs.listings import checked_route
 from ostools.ground.errors import InputError
 from ostools.measure.bounds.variants import undescribed

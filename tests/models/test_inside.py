@@ -14,10 +14,10 @@ from transformers import PreTrainedModel
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3RMSNorm
 from transformers.models.olmo.modeling_olmo import OlmoMLP
 
-import hooks
 import ostools as ost
-from hooks.sites import unknown_inside
+from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.hooks.sites import unknown_inside
 from ostools.measure.jacobian.sensitivity import jacobian
 from tests.checkpoints import write_checkpoint
 from tests.generic_models import generic_model

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-import hooks
-from hooks.rounding import FLOATS, FORMATS
+from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.hooks.rounding import FLOATS, FORMATS
 from ostools.models.describe import named_weights
 from ostools.models.lazy_cast import dense, stored_part
 from ostools.models.precision import casting

@@ -20,8 +20,8 @@ from transformers import (
 )
 from transformers.masking_utils import eager_mask
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.models import describe, load_model

@@ -13,8 +13,8 @@ import transformers
 from transformer_lens.model_bridge import TransformerBridge
 from transformers.models.mixtral import modeling_mixtral
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.models import Prompt, describe
 from ostools.models.describe import named_weights

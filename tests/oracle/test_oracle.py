@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.models import Prompt, view_in
 from tests.checkpoints import STORIES, make_model, tiny_model, trained
 from tests.oracle.decoder import Decoder, decoder

@@ -13,9 +13,8 @@ import pandas as pd
 import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
-from ostools import tasks
+from ostools import hooks, tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.verdicts import is_hidden
 from ostools.models.tokens import tokenizer_of

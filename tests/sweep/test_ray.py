@@ -61,7 +61,7 @@ LETHAL = """
 import os
 from dataclasses import dataclass
 
-from mitigations import Mitigation
+from ostools.mitigations import Mitigation
 
 
 @dataclass(frozen=True)

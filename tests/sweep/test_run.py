@@ -59,7 +59,7 @@ def test_what_a_plugin_imports_from_its_own_package_is_in_the_key(
     (package / "inner" / "__pycache__").mkdir(parents=True)
     files = {"__init__.py": "", "inner/words.txt": "a", "inner/words.py": "WORD = 'a'\n"}
     files["mine.py"] = (
-        "from mitigations import Mitigation\nimport plugged_in.inner.words\nclass Mine(Mitigation): ...\n"
+        "from ostools.mitigations import Mitigation\nimport plugged_in.inner.words\nclass Mine(Mitigation): ...\n"
     )
     for name, text in files.items():
         (package / name).write_text(text)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mitigations import MitigationError
 from ostools.ground.errors import InputError
+from ostools.mitigations import MitigationError
 from ostools.sweep import Sweep, read_sweep, sweep_of
 from ostools.sweep.cells import base_key, cells_of, to_load
 
@@ -135,7 +135,7 @@ def test_a_plugin_without_an_equal_is_asked_by_the_text_that_names_it(
 ) -> None:
     """Its repr, which stands for it elsewhere, names nothing."""
     body = "class Plain(Mitigation):\n    name = 'plain'\n    hooks = lambda self, model: []\n"
-    installed(tmp_path, "Plain", f"from mitigations import Mitigation\n{body}")
+    installed(tmp_path, "Plain", f"from ostools.mitigations import Mitigation\n{body}")
     monkeypatch.syspath_prepend(str(tmp_path))
     sweep = sweep_of({**SMALL, "mitigations": "plain"})
     assert [cell.mitigation for cell in cells_of(sweep)] == ["plain"]

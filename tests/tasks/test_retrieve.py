@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mitigations import Separator, insert
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.mitigations import Separator, insert
 from ostools.tasks.retrieve import RetrieveTask
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "kv_retrieval_75_keys_20.jsonl"

@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from mitigations import Mitigation, MitigationError
-from mitigations.invariants import causal, layers_of, positions, require_rows_sum_to_one, require_unseen
+from ostools import hooks
+from ostools.mitigations import Mitigation, MitigationError
+from ostools.mitigations.invariants import causal, layers_of, positions, require_rows_sum_to_one, require_unseen
 
 
 @dataclass(frozen=True)

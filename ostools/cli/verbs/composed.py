@@ -14,11 +14,11 @@ from ostools.ground.errors import InputError
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
 
-    from mitigations import Mitigation
     from ostools.cli.prompts import Prompts
     from ostools.ground.progress import Progress
     from ostools.measure import Collapse, Faithfulness, Profile
     from ostools.measure.unloaded import Unloaded
+    from ostools.mitigations import Mitigation
     from ostools.models import Prompt
     from ostools.tasks import CollapseTask, Task
     from ostools.tasks.questions import Question

@@ -15,7 +15,7 @@ from ostools.cli.options import fields_of
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
-    from mitigations import Mitigation
+    from ostools.mitigations import Mitigation
     from ostools.tasks import Question
 
 

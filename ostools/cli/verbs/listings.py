@@ -16,7 +16,7 @@ from ostools.cli.global_options import GLOBALS, on_one_line
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
-    from mitigations.registry import Listed
+    from ostools.mitigations.registry import Listed
     from ostools.models.families import Family
 
 _DISTRIBUTION = "oversquashing-tools"
@@ -172,7 +172,7 @@ def mitigations() -> None:
 
     With their options: NAME:key=value,key=value; several joined by " + " are applied in that order.
     """
-    from mitigations.named import listing
+    from ostools.mitigations.named import listing
 
     _give({"Mitigations": [_row(listed, listed.summary) for listed in listing()]})
 
@@ -335,7 +335,7 @@ def _models() -> Iterator[Finding]:
 
 
 def _plugins() -> Iterator[Finding]:
-    from mitigations.named import listing as listed_mitigations
+    from ostools.mitigations.named import listing as listed_mitigations
     from ostools.tasks.named import listing as listed_tasks
 
     for kind, rows in (("mitigation", listed_mitigations()), ("task", listed_tasks())):

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian.linearise import Linearised
 

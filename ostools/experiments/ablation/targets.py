@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from hooks import Edge, Head, Sublayer
+from ostools import hooks
 from ostools.experiments.ablation.effects import Gated, Ids
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_list, checked_name
+from ostools.hooks import Edge, Head, Sublayer
 
 Target = Head | Edge | Sublayer
 

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Hint, Separator
 from ostools import measure
 from ostools.experiments.figures import answering, counting
 from ostools.experiments.figures.answering import figure_questions
@@ -35,6 +34,7 @@ from ostools.measure.hosted.answer_file import Hosted, hosted_evaluation
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.task_prompt import item_positions, render_prompt
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Hint, Separator
 from ostools.results import Result
 from ostools.tasks import AppendixTask
 from ostools.tasks.questions import Question

@@ -11,7 +11,6 @@ import pandas as pd
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation, changes_pass, label, running
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
@@ -25,6 +24,7 @@ from ostools.measure.mitigated_prompts import ACTIVE, INACTIVE, REFUSED, EffectS
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.position import ANSWER, Position, read_at
 from ostools.measure.task_prompt import Elicitation, TaskPrompt, carrier_positions, elicit, render_prompt
+from ostools.mitigations import Mitigation, changes_pass, label, running
 from ostools.models.describe import metadata_of
 from ostools.models.tokens import EncodingOptions, context_length
 from ostools.tasks import Task

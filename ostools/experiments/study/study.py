@@ -15,8 +15,7 @@ from typing import Any, Unpack
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations as m
-from mitigations import Mitigation
+from ostools import mitigations as m
 from ostools import tasks
 from ostools.experiments.study import verdicts as judging
 from ostools.experiments.study.arms import Arm, Cell, Key, StudyPlan, within_training
@@ -34,6 +33,7 @@ from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.position import checked_position, reading
 from ostools.measure.task_prompt import elicitation_for
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation
 from ostools.models.describe import metadata_of
 from ostools.models.tokens import EncodingOptions
 from ostools.results import Provenance, Result

@@ -98,7 +98,7 @@ def windows(
     `InputError` or `MitigationError` for an unknown task, a window below 1, a layer that is not there, a layer whose own window
     is narrower, and a prompt longer than the context.
     """
-    from mitigations.passes import SlidingWindow
+    from ostools.mitigations.passes import SlidingWindow
 
     form = tasks.task(task)
     length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)

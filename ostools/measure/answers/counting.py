@@ -22,7 +22,6 @@ from typing import Any
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation
 from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
@@ -41,6 +40,7 @@ from ostools.measure.mitigated_prompts import MitigatedPrompts, of_the_pass
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.position import ReadPrompt
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.tokens import token_text
 from ostools.results import Frame, Provenance, Result, frame_of

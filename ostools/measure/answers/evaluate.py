@@ -17,9 +17,7 @@ import torch
 from pydantic import Field
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations
-from mitigations import Mitigation
-from ostools import tasks
+from ostools import mitigations, tasks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
@@ -45,6 +43,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.swept import Swept
 from ostools.measure.task_prompt import EXAMPLES, FEW_SHOT, Elicitation, TaskPrompt, elicit, elicitation_for
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation
 from ostools.models.describe import metadata_of
 from ostools.models.tokenizer_calls import writes_lines
 from ostools.models.tokens import EncodingOptions

@@ -13,8 +13,7 @@ from typing import Unpack
 
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations
-from mitigations import Mitigation, label
+from ostools import mitigations
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.measure.answer_line import cut_otherwise, split_line
@@ -22,6 +21,7 @@ from ostools.measure.answers.answers import Answer, answers, line_written
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.position import ANSWER, Position, ReadPrompt, read_at
 from ostools.measure.task_prompt import render_prompt
+from ostools.mitigations import Mitigation, label
 from ostools.models import Prompt, context_length
 from ostools.models.tokens import EncodingOptions, token_text
 from ostools.tasks import Task

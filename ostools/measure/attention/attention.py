@@ -16,10 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-import mitigations
-from mitigations import Mitigation
-from ostools import tasks
+from ostools import hooks, mitigations, tasks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.pooling import Bins, bins_of, max_pool
@@ -32,6 +29,7 @@ from ostools.measure.position import ReadPrompt, checked_position, read_at, read
 from ostools.measure.prompts import as_prompt, by_token, token_columns
 from ostools.measure.task_prompt import encoding_of, item_positions, render_prompt, render_question
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.tokens import EncodingOptions

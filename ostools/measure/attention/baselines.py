@@ -24,7 +24,6 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.forward import forward
@@ -32,6 +31,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision
 from ostools.measure.prompts import by_token, token_columns
+from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.tokens import EncodingOptions

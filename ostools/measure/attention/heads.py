@@ -15,15 +15,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from hooks.register import hidden
-from mitigations import Mitigation
+from ostools import hooks
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_list
+from ostools.hooks.register import hidden
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import no_logits, true_arithmetic
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_question
+from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.chat import TEXT
 from ostools.models.tokens import EncodingOptions

@@ -22,7 +22,6 @@ from pydantic import AfterValidator
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation
 from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import chunk as chunk_of
@@ -59,6 +58,7 @@ from ostools.measure.prompts import (
 )
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape

@@ -23,11 +23,11 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from hooks.sites import is_closed
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
 from ostools.ground.words import factor
+from ostools.hooks.sites import is_closed
 from ostools.measure.bounds import certified
 from ostools.measure.bounds.certified import BlockView, WindowedFold
 from ostools.measure.formulas.forward import Forward

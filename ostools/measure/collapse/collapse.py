@@ -18,8 +18,6 @@ from typing import Any, Literal, Unpack, overload
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation, label, optional
-from mitigations.passes import own_windows
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
@@ -33,6 +31,8 @@ from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.position import reading
 from ostools.measure.prompts import checked_layers
 from ostools.measure.swept import READ_POSITION, Swept
+from ostools.mitigations import Mitigation, label, optional
+from ostools.mitigations.passes import own_windows
 from ostools.models import Prompt, context_length
 from ostools.models.tokens import EncodingOptions
 from ostools.results import Provenance

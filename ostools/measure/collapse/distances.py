@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mitigations import Mitigation
 from ostools import tasks
 from ostools.ground.errors import RangeError
 from ostools.ground.memory import keep_freed_memory
@@ -27,6 +26,7 @@ from ostools.measure.passes.batches import cast_bytes, pass_bytes
 from ostools.measure.passes.last_tokens import LastRows, Unembedding
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
 from ostools.models.tokens import EncodingOptions

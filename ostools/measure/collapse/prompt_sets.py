@@ -16,13 +16,13 @@ from jaxtyping import Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation, label
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.mitigated_prompts import rewriting
 from ostools.measure.passes.trees import PrefixTree, prefix_tree
 from ostools.measure.position import ANSWER, Position, ReadPrompt, checked_position, read_at, require_prompt_end
 from ostools.measure.task_prompt import TaskPrompt, render_prompt
+from ostools.mitigations import Mitigation, label
 from ostools.models import Prompt, context_length, encode
 from ostools.models.tokenizer_calls import lead, token_ids_of_each
 from ostools.models.tokens import EncodingOptions, control_ids, fitted, require_chat, token_text, tokenizer_of

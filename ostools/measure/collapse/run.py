@@ -11,11 +11,10 @@ import pandas as pd
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from hooks.sites import is_closed
-from mitigations import Mitigation, changes_pass, label, running
+from ostools import hooks
 from ostools.ground.errors import InputError, RangeError
 from ostools.ground.progress import Progress, part_of, rising, tell
+from ostools.hooks.sites import is_closed
 from ostools.measure.collapse.distances import (
     Columns,
     LastTokens,
@@ -28,6 +27,7 @@ from ostools.measure.collapse.prompt_sets import PromptSet
 from ostools.measure.collapse.verdicts import MEASURED, OVERFLOWS, deciding, hidden_curves
 from ostools.measure.passes.last_tokens import Batching, Unembedding, batching_of, last_rows, own_rows, separate_rows
 from ostools.measure.passes.precisions import AS_GIVEN, Precision
+from ostools.mitigations import Mitigation, changes_pass, label, running
 from ostools.models.tokenizer_calls import token_texts
 
 CURVE = ["task", "pair", "seed", "weights", "length", "site"]

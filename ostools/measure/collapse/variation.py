@@ -25,9 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from mitigations import Mitigation, changes_pass, label, optional, running
-from ostools import tasks
+from ostools import hooks, tasks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
@@ -40,6 +38,7 @@ from ostools.measure.passes.last_tokens import batching_of
 from ostools.measure.passes.precisions import Precision
 from ostools.measure.position import PROMPT_END
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation, changes_pass, label, optional, running
 from ostools.models import Prompt
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead

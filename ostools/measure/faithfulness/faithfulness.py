@@ -18,14 +18,13 @@ import pandas as pd
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations
-from hooks.sites import is_closed
-from mitigations import Mitigation
+from ostools import mitigations
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
+from ostools.hooks.sites import is_closed
 from ostools.measure.faithfulness.deletion import (
     EFFECTS,
     REPLACED,
@@ -48,6 +47,7 @@ from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, require_no_edits
 from ostools.measure.position import predicted_token
 from ostools.measure.prompts import PromptResults, named_by
+from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.chat import PROMPT_PROVENANCE
 from ostools.models.tokens import one_token, token_text

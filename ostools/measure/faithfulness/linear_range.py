@@ -24,7 +24,6 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
@@ -37,6 +36,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.prompts import by_token, token_columns
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions, token_text
 from ostools.results import Frame, Provenance, Result

@@ -9,9 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-import mitigations
-from mitigations import Mitigation
-from mitigations.named import NONE
+from ostools import mitigations
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
 from ostools.measure.bounds.bounds import Bounds
@@ -20,6 +18,8 @@ from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.profiles.compare import require_of_all, require_same_run
 from ostools.measure.profiles.profile import profile
 from ostools.measure.prompts import one_of_several
+from ostools.mitigations import Mitigation
+from ostools.mitigations.named import NONE
 from ostools.results import Frame, Provenance, frame_of
 
 ProfileSource: TypeAlias = Sensitivity | Bounds | Attribution

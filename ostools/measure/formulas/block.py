@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks import Norm
 from ostools.ground.errors import InputError
+from ostools.hooks import Norm
 from ostools.measure.formulas.weights import BlockWeights, activation, block_weights, layout
 
 SITES = (

@@ -16,10 +16,10 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformers.cache_utils import Cache
 
-import hooks
-from hooks.register import before_modules
+from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.out_of_memory import chunk
+from ostools.hooks.register import before_modules
 from ostools.measure.formulas.block import SITES, Block
 from ostools.measure.formulas.weights import require_described
 from ostools.measure.passes.contexts import edits_beyond_patterns, true_arithmetic

@@ -27,10 +27,10 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.generalized_components import MoEBridge
 
-import hooks
-from hooks import Norm
-from hooks.sites import is_closed
+from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.hooks import Norm
+from ostools.hooks.sites import is_closed
 from ostools.models.lazy_cast import dense
 
 _NEEDED = (

@@ -19,10 +19,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from hooks.errors import checked_arguments
 from ostools import tasks
 from ostools.ground.errors import InputError, did_you_mean, short_repr, unknown_name
 from ostools.ground.files import TABLE_LIMIT, read_text
+from ostools.hooks.errors import checked_arguments
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.judging import answer_columns
 from ostools.measure.answers.reading import UNANSWERED

@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
 
-from hooks.errors import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.names import is_loopback
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
+from ostools.hooks.errors import checked_arguments
 from ostools.measure.hosted.answer_file import SETTINGS, Hosted, check_values, read_answers, rows_of, text_of
 from ostools.results import write_atomically
 from ostools.tasks.questions import Question, checked_questions

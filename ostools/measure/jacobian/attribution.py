@@ -21,11 +21,10 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations
-from hooks.sites import is_closed
-from mitigations import Mitigation
+from ostools import mitigations
 from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.hooks.sites import is_closed
 from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
 from ostools.measure.jacobian.linearise import LINEARISATIONS, differentiated
@@ -39,6 +38,7 @@ from ostools.measure.passes.output import Output, output_row, soft_cap
 from ostools.measure.position import predicted_token
 from ostools.measure.prompts import token_columns
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.generic.bridge import block_notes
 from ostools.models.tokens import EncodingOptions, one_token, token_text

@@ -18,10 +18,10 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from hooks.register import Order, attached
-from hooks.sites import points
+from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.hooks.register import Order, attached
+from ostools.hooks.sites import points
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, BasePoint
 from ostools.measure.passes.contexts import no_logits, run_from
 

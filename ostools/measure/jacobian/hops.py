@@ -21,13 +21,12 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from hooks.register import Order, attached, with_input
-from hooks.sites import points, require_open
-from mitigations import Mitigation
+from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
+from ostools.hooks.register import Order, attached, with_input
+from ostools.hooks.sites import points, require_open
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
 from ostools.measure.jacobian.linearise import BlockGraph, Cotangents, Linearised, differentiated, vjp
 from ostools.measure.jacobian.memory import sensitivity_memory
@@ -37,6 +36,7 @@ from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import edits_beyond_patterns, strips_where_long
 from ostools.measure.prompts import token_columns
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions
 from ostools.results import Frame, Provenance, Result

@@ -21,10 +21,10 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformers.cache_utils import Cache
 
-import hooks
-from hooks.register import before_modules
+from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.progress import Progress, tell
+from ostools.hooks.register import before_modules
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, run_from, true_arithmetic
 

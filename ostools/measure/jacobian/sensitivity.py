@@ -17,13 +17,12 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.sites import unknown_inside
-from mitigations import Mitigation
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import METHOD_KINDS, checked_name, checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
+from ostools.hooks.sites import unknown_inside
 from ostools.measure.jacobian import norms as jacobian_norms
 from ostools.measure.jacobian.linearisation_run import METHODS, NORMS, JacobianOptions, MeasuredNorms, measured
 from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS, LINEARISATIONS, Linearised, differentiated
@@ -43,6 +42,7 @@ from ostools.measure.prompts import (
     token_columns,
 )
 from ostools.measure.swept import READ_POSITION, Swept
+from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.generic.bridge import block_notes
 from ostools.models.tokens import EncodingOptions

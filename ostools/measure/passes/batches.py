@@ -19,11 +19,11 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 from transformers.cache_utils import DynamicCache
 
-import hooks
-from mitigations.passes import own_windows
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.passes.contexts import contiguous_head, has_alibi
 from ostools.measure.passes.last_tokens import batching_of
+from ostools.mitigations.passes import own_windows
 from ostools.models.shape import Shape
 
 TOKENS = 4096

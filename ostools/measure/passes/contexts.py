@@ -13,12 +13,12 @@ from torch.overrides import TorchFunctionMode
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.generalized_components import BloomBlockBridge
 
-import hooks
-from hooks.register import before_modules
-from hooks.sites import is_closed
+from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import chunk
+from ostools.hooks.register import before_modules
+from ostools.hooks.sites import is_closed
 from ostools.models import view_in
 from ostools.models.families import family_of
 from ostools.models.precision.torch_state import float32_products

@@ -23,13 +23,13 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import DynamicCache
 
-import hooks
-from hooks.sites import is_closed
-from mitigations.passes import own_windows
+from ostools import hooks
 from ostools.ground.out_of_memory import chunk
+from ostools.hooks.sites import is_closed
 from ostools.measure.passes.contexts import bias_at, has_alibi, no_logits, true_arithmetic
 from ostools.measure.passes.output import logit_scale, soft_cap
 from ostools.measure.passes.trees import GROUP, Group, PrefixTree
+from ostools.mitigations.passes import own_windows
 from ostools.models.families import family_of
 from ostools.models.precision.torch_state import float32_products
 

@@ -15,10 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from hooks.errors import is_whole
-from hooks.sites import is_closed
+from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError, short_repr
+from ostools.hooks.errors import is_whole
+from ostools.hooks.sites import is_closed
 from ostools.models import Prompt
 from ostools.models.generic.bridge import soft_cap_of
 from ostools.models.tokens import one_token, token_text

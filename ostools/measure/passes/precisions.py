@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from hooks.rounding import FLOATS, FORMATS, integer_scale
+from ostools import hooks
 from ostools.ground.names import checked_list, checked_name
+from ostools.hooks.rounding import FLOATS, FORMATS, integer_scale
 from ostools.models.precision.casting import view_in
 from ostools.models.precision.rounding import holds, view_dynamic, view_rounded
 from ostools.models.precision.scores import ARITHMETICS, is_eager

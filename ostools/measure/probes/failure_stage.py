@@ -15,10 +15,7 @@ import numpy as np
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations
-from mitigations import Mitigation
-from mitigations.named import NONE
-from ostools import tasks
+from ostools import mitigations, tasks
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.answers.judging import judge
@@ -44,6 +41,8 @@ from ostools.measure.probes.probe import (
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, LENGTH, LOGITS, SAME
 from ostools.measure.swept import Cell, Rows, Swept
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation
+from ostools.mitigations.named import NONE
 from ostools.models.tokenizer_calls import decoded
 from ostools.models.tokens import EncodingOptions
 from ostools.results import Frame, Provenance, Result, Row, frame_of

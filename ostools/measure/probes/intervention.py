@@ -17,8 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from mitigations import Mitigation
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import chunk, in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
@@ -34,6 +33,7 @@ from ostools.measure.probes.probe import FLOAT32, SWEPT_SEQUENCES, ProbeTask
 from ostools.measure.probes.ridge import Probe, fitted
 from ostools.measure.probes.scores import FINAL, RESIDUAL, Captured, Place
 from ostools.measure.swept import Cell, Swept, the_one
+from ostools.mitigations import Mitigation
 from ostools.models.tokens import EncodingOptions
 from ostools.results import Frame, Provenance, Result
 from ostools.results.table_head import TableHead

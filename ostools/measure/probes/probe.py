@@ -14,9 +14,7 @@ import pandas as pd
 from pydantic import Field
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations
-from mitigations import Mitigation
-from ostools import tasks
+from ostools import mitigations, tasks
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
@@ -41,6 +39,7 @@ from ostools.measure.probes.scores import (
 from ostools.measure.prompts import checked_layers
 from ostools.measure.swept import READ_POSITION, SEQUENCES, Cell, Swept, the_one
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation
 from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import token_texts
 from ostools.models.tokens import EncodingOptions

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mitigations.named import NONE
 from ostools.ground.errors import InputError
 from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.prompts import named_by, partners
+from ostools.mitigations.named import NONE
 from ostools.results import Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import rank_correlation
 

@@ -18,8 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from mitigations import Mitigation
+from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.jacobian.sensitivity import Sensitivity
@@ -27,6 +26,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import edits_beyond_patterns, full_precision, no_logits, true_arithmetic
 from ostools.measure.profiles.compare import require_same_run
+from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions
 from ostools.results import Provenance, Result

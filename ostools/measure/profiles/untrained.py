@@ -12,7 +12,6 @@ from typing import Any, Unpack
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-from mitigations import Mitigation
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
@@ -23,6 +22,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.passes.contexts import require_no_edits
 from ostools.measure.profiles.profile import NO_SINK, Profile, profile
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import EncodingOptions
 from ostools.models.untrained import KINDS

@@ -22,8 +22,8 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from hooks import SIXTEEN_BITS
 from ostools.ground.errors import InputError, in_words
+from ostools.hooks import SIXTEEN_BITS
 from ostools.models.adopted.parts import one_place, parts, refuse_hooks, same_parts, saved_tensors, weights
 from ostools.models.describe import Metadata, _metadata, digest, refuse_processed, remember, require_numbers
 from ostools.models.families import ALWAYS_FLOAT32_SCORES, Family

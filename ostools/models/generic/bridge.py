@@ -28,10 +28,10 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
 from transformers import PreTrainedModel
 
-import hooks
-from hooks.register import Order, attached
-from hooks.sites import is_closed, points, unknown_inside
+from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.hooks.register import Order, attached
+from ostools.hooks.sites import is_closed, points, unknown_inside
 from ostools.models.bridge import Choices, held_choices, noted_choices
 from ostools.models.generic.inside import known_norms, look_inside
 from ostools.models.generic.parts import ROUNDING, Block, Embedding, Head, Observed, class_and_name

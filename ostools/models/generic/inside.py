@@ -27,8 +27,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks.register import Order, attached
-from hooks.sites import Norm
+from ostools.hooks.register import Order, attached
+from ostools.hooks.sites import Norm
 from ostools.models.generic.parts import ROUNDING, NormForm, Observed, Patterns, class_and_name
 
 _SIZES = {

@@ -17,10 +17,10 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformers.pytorch_utils import Conv1D
 
-from hooks.errors import RangeError as HookRangeError
-from hooks.rounding import FLOATS, FORMATS, codes, integer_scale, stored
 from ostools.ground.errors import InputError, RangeError, unknown_name
 from ostools.ground.out_of_memory import chunk
+from ostools.hooks.errors import RangeError as HookRangeError
+from ostools.hooks.rounding import FLOATS, FORMATS, codes, integer_scale, stored
 from ostools.models.describe import named_weights
 from ostools.models.lazy_cast import BLOCK, LazyCast, dense
 from ostools.models.precision.casting import Reader, Reading, view

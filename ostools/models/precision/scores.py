@@ -29,10 +29,10 @@ from transformer_lens.model_bridge.generalized_components import (
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
-import hooks
-from hooks.precision import SIXTEEN_BITS, cast_mask
-from hooks.sites import is_closed
+from ostools import hooks
 from ostools.ground.errors import InputError, unknown_name
+from ostools.hooks.precision import SIXTEEN_BITS, cast_mask
+from ostools.hooks.sites import is_closed
 from ostools.models.families import Family
 from ostools.models.files.functions import require_own_functions
 from ostools.theory.distances import DTYPES

@@ -9,7 +9,6 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from mitigations.named import NONE
 from ostools.experiments.ablation.ablation import Ablation
 from ostools.measure.probes.failure_stage import (
     NOT_READ,
@@ -23,6 +22,7 @@ from ostools.measure.probes.failure_stage import (
 from ostools.measure.probes.intervention import ProbeIntervention
 from ostools.measure.probes.probe import Decodability
 from ostools.measure.probes.scores import TESTS
+from ostools.mitigations.named import NONE
 from ostools.reporting.findings.effects import QUANTITY_WORDS
 from ostools.reporting.findings.probes import failure_stage_findings, intervention_findings, probe_findings
 from ostools.reporting.forms import SQUARE, bars, layers_by, word_cells

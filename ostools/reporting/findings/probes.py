@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from mitigations.named import NONE
 from ostools.experiments.wrong_answers import ErrorVerdict, explain_errors
 from ostools.ground.words import runs
 from ostools.measure import Decodability, FailureStage, ProbeIntervention
@@ -18,6 +17,7 @@ from ostools.measure.probes.failure_stage import (
     untrained_as_good,
 )
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, SAME, TESTS
+from ostools.mitigations.named import NONE
 from ostools.reporting.findings.position import where_read
 from ostools.reporting.page.section import Headline
 from ostools.results import Frame, Row, frame_of

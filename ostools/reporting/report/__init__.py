@@ -1,3 +1,3 @@
 """The report on a model: `report` (what is measured, in one HTML file), `rendering` (the page)."""
 
-import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes
+from ostools import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes

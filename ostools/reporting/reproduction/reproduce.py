@@ -14,15 +14,15 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from transformer_lens.model_bridge import TransformerBridge
 
-from hooks import HookError
-from mitigations import MitigationError
 from ostools.experiments.figures.answering import provenance_of
 from ostools.experiments.reproduce.claims import Reproduction, chosen_claims, judged
 from ostools.experiments.reproduce.parts import Arguments, Part, Results, checked_arguments, options_of, parts_of
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, part_of, tell
+from ostools.hooks import HookError
 from ostools.measure.hosted.answer_file import Hosted
 from ostools.measure.measurement import measurement
+from ostools.mitigations import MitigationError
 from ostools.reporting.reproduction.page import command, render_reproduction
 from ostools.reporting.reproduction.stored import Parts
 from ostools.results import Provenance, Result, save_table, write_atomically

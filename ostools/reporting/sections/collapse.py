@@ -9,16 +9,16 @@ from typing import Any
 
 import pandas as pd
 
-from hooks import HookError
-from mitigations.passes import own_windows
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.ground.words import number
+from ostools.hooks import HookError
 from ostools.measure import Collapse, collapse
 from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.verdicts import IDENTICAL, IN_A_RANGE, OVERFLOWS, TO_THE_END, UNDECIDED
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations.passes import own_windows
 from ostools.reporting.charts.collapse import collapse_chart
 from ostools.reporting.charts.collapse_parts import precision_chart
 from ostools.reporting.findings.collapse import (

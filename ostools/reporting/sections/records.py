@@ -10,16 +10,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from hooks import HookError
-from mitigations import MitigationError
 from ostools.experiments.position import PositionEffect
 from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.memory import free_memory
 from ostools.ground.progress import Progress, name_part, part_of, tell
+from ostools.hooks import HookError
 from ostools.measure import Collapse, Comparison, FailureStage, Profile, Sensitivity
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.attention.attention import Attention
+from ostools.mitigations import MitigationError
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.reporting.page.section import Headline, Part, Section, StripField

@@ -16,15 +16,14 @@ from pathlib import Path
 
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-import mitigations
-from mitigations import Mitigation, optional
+from ostools import hooks, mitigations
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.measurement import measurement
 from ostools.measure.swept import Cell
 from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation, optional
 from ostools.models import context_length, describe
 from ostools.models.tokens import tokenizer_of
 from ostools.results import Provenance

@@ -14,8 +14,7 @@ from typing import Any
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
 
-import mitigations
-from mitigations import Mitigation
+from ostools import mitigations
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS, checked_name
 from ostools.measure.collapse.collapse import collapse
@@ -27,6 +26,7 @@ from ostools.measure.jacobian.norms import choose_method
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.mitigated_prompts import MitigatedPrompts, acting_bytes, of_the_pass
 from ostools.measure.passes.precisions import checked_precisions
+from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.shape import Shape
 from ostools.results import Frame

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-import hooks
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import Answer, NextToken, answers
 from ostools.models import encode

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 import torch
 
-import mitigations
 import ostools as ost
+from ostools import mitigations
 from ostools.ground.errors import InputError
 from ostools.measure.answers.counting import COLUMNS, Counting, counting, summarise
 from ostools.measure.collapse.prompt_sets import RenderedPairs

@@ -56,7 +56,7 @@ def test_examples_are_the_same_task_with_other_sequences(name: str) -> None:
 
 
 def test_a_mitigation_rewrites_the_examples_too() -> None:
-    from mitigations import Hint, Separator
+    from ostools.mitigations import Hint, Separator
 
     form = task("count-ones")
     for mitigation, mark in ((Separator(every=2), "11,1"), (Hint(), Hint().text)):

@@ -13,9 +13,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-import hooks
 import ostools as ost
-from mitigations import Mitigation, MitigationError, SlidingWindow
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.answer_line import answer_text
 from ostools.measure.answers.answers import answers
@@ -23,6 +22,7 @@ from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.probability import answer_log_probability
 from ostools.measure.answers.result import COLUMNS, Evaluation, summarise
 from ostools.measure.task_prompt import render_prompt
+from ostools.mitigations import Mitigation, MitigationError, SlidingWindow
 from ostools.tasks import task
 from ostools.theory.statistics.intervals import wilson
 from tests.checkpoints import tiny_model

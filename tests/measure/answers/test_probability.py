@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-import hooks
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.answer_line import answer_text, line_ids
 from ostools.measure.answers import probability as module

@@ -9,13 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import hooks
 import ostools as ost
-from mitigations import Mitigation, SlidingWindow
+from ostools import hooks
 from ostools.ground.pooling import bins_of, max_pool
 from ostools.measure.attention.attention import SIDE, attention
 from ostools.measure.attention.difference import aligned, attention_difference
 from ostools.measure.prompts import partners
+from ostools.mitigations import Mitigation, SlidingWindow
 from ostools.models import encode
 from tests.checkpoints import tiny_model
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from tests.checkpoints import tiny_model
 from tests.sets import quick
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.attention.heads import SCORES, head_scores
 from ostools.measure.task_prompt import render_prompt

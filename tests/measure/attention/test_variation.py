@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-import hooks
 import ostools as ost
-from ostools import tasks
+from ostools import hooks, tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.variation import AttentionVariation, attention_variation
 from ostools.models import encode

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.ground.errors import InsufficientMemoryError
 from ostools.measure.bounds.variants import FEWEST, RIGHT_RANK, belief, judged, undescribed
 from ostools.measure.formulas import weights

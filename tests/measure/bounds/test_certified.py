@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, _fill, tiny_model
 from tests.measure.formulas.test_blocks import N, held

@@ -20,8 +20,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedTokenizerFast
 
-import hooks
-from ostools import tasks
+from ostools import hooks, tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.prompt_sets import RenderedPairs

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 import torch
 
-from mitigations import Mitigation, SlidingWindow
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import as_rows, from_rows
+from ostools.mitigations import Mitigation, SlidingWindow
 from ostools.models import encode
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.measure.collapse.test_collapse import select

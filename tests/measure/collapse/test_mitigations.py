@@ -12,13 +12,13 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from mitigations import Hint, Interleave, Mitigation, MitigationError, Separator, compose, running
-from mitigations.passes import AttentionTemperature, SlidingWindow
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import exact_from
 from ostools.measure.task_prompt import render_prompt
+from ostools.mitigations import Hint, Interleave, Mitigation, MitigationError, Separator, compose, running
+from ostools.mitigations.passes import AttentionTemperature, SlidingWindow
 from ostools.models import view_in
 from ostools.tasks import AppendixTask, RepeatTask
 from tests.checkpoints import CHAT_TEMPLATE, Family, tiny_model

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-import hooks
-from ostools import tasks
+from ostools import hooks, tasks
 from ostools.measure.collapse import distances, run
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import Collapse

@@ -13,8 +13,8 @@ from scipy.special import log_softmax, rel_entr
 from scipy.stats import spearmanr
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure import Faithfulness
 from ostools.measure.faithfulness.deletion import Kinds, aopc, deletion_order, deletion_steps

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.faithfulness.linear_range import SCALES, _ranges
 from ostools.measure.jacobian.certificate import held_last_tokens

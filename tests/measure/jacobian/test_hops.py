@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.measure.jacobian.hops import ALL, MORE
 from ostools.measure.passes.contexts import run_from, true_arithmetic
 from tests.checkpoints import tiny_model

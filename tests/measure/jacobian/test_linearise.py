@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.measure.jacobian import memory
 from ostools.measure.jacobian.linearise import LINEARISATIONS, Linearised
 from ostools.measure.passes import contexts

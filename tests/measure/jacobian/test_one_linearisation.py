@@ -12,8 +12,8 @@ import torch
 from torch.nn import functional
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.measure.jacobian import certificate as certificate_module
 from ostools.measure.jacobian import linearise, memory
 from ostools.measure.jacobian import norms as exact

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.measure.passes import output
 from ostools.models import Prompt
 from tests.checkpoints import tiny_model

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.measure.jacobian import linearise
 from ostools.models import Prompt
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import hooks
 import ostools as ost
-from mitigations.passes import own_windows
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import answers
 from ostools.measure.passes.batches import Rows, batches, padding, shared_prefix
 from ostools.measure.passes.contexts import true_arithmetic
+from ostools.mitigations.passes import own_windows
 from ostools.models import Prompt, view_in
 from tests.checkpoints import EVERY_TEXT_FAMILY, TEXT_FAMILIES, TWO_FAMILIES, Family, tiny_model
 from tests.measure.steps import step_logits, without_ends

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.passes import contexts
 from ostools.measure.passes.contexts import no_logits, run_from

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-import hooks
-from hooks.rounding import FLOATS, FORMATS, INTEGERS
+from ostools import hooks
 from ostools.ground.names import PRECISION_NAMES
+from ostools.hooks.rounding import FLOATS, FORMATS, INTEGERS
 from ostools.measure.passes.precisions import PRECISIONS, Precision
 from ostools.models.describe import named_weights
 from ostools.theory.distances import DTYPES, spacing

@@ -11,7 +11,6 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 import ostools as ost
-from mitigations import MitigationError
 from ostools.measure import Decodability, FailureStage
 from ostools.measure.probes.failure_stage import (
     NOT_READ,
@@ -24,6 +23,7 @@ from ostools.measure.probes.failure_stage import (
     _verdict,
     untrained_as_good,
 )
+from ostools.mitigations import MitigationError
 from ostools.reporting.findings.probes import failure_stage_findings
 from ostools.results import Provenance, frame_of
 from tests.checkpoints import tiny_model

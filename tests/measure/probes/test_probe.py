@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure import answer_line
 from ostools.measure.answers.prefilled import prefilled_prompts

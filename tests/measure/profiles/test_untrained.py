@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.models import Prompt
 from tests.checkpoints import tiny_model

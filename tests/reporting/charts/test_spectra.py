@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import hooks
 import ostools as ost
+from ostools import hooks
 from ostools.models import Prompt
 from ostools.reporting.charts.spectra import spectra_chart
 from tests.checkpoints import tiny_model
