@@ -37,7 +37,11 @@ def test_a_docstring_or_a_comment_is_no_other_code_and_a_number_is() -> None:
     told = '"""It adds."""\n\n\ndef f(x: int) -> int:\n    """Add."""\n    return x + 1  # one\n'
     assert cells.syntax_hash(told) == cells.syntax_hash(source) != cells.syntax_hash(source.replace("1", "2"))
     names = set(cells._syntax_hashes())
-    assert {"ostools/hooks/freeze.py", "ostools/mitigations/prompts.py", "ostools/measure/jacobian/linearise.py"} <= names
+    assert {
+        "ostools/hooks/freeze.py",
+        "ostools/mitigations/prompts.py",
+        "ostools/measure/jacobian/linearise.py",
+    } <= names
     assert not any(name.startswith(("ostools/cli", "ostools/reporting")) for name in names)
 
 
