@@ -29,8 +29,8 @@ from ostools.measure.probes.scores import LENGTH, Labelled, Place, said_by_probe
 from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import render_prompt
 from ostools.models.tokenizer_calls import token_text
-from ostools.results import write_atomically
 from ostools.tasks import Task
+from scripts.behaviour.store import answers, store
 
 BFLOAT16, FLOAT32 = "bfloat16", "float32"
 PARTING = "parting"
@@ -143,8 +143,6 @@ def lines_of(
     model: TransformerBridge, asked: Sequence[str], exact: Iterable[int], exact_seeds: Iterable[int]
 ) -> tuple[Task, dict[tuple[int, int], Line], dict[tuple[int, int], Any]]:
     """The task, the questions by length and seed, and the stored answers to those that were asked."""
-    from scripts.behaviour import answers
-
     given: dict[tuple[int, int], Any] = {}
     form: Task | None = None
     for cell in asked:
@@ -206,12 +204,6 @@ def keep(directory: Path, name: str, lines: Sequence[Line], read: Mapping[str, R
     about = np.array([(line.length, line.seed, int(line.key)) for line in lines])
     with open(directory / f"{name}.npz", "wb") as file:
         np.savez(file, about=about, **y)
-
-
-def store(name: str, frame: pd.DataFrame) -> None:
-    from scripts.behaviour import path_of
-
-    write_atomically(path_of(name), lambda part: frame.to_parquet(part))
 
 
 def probe(model: TransformerBridge, *, name: str, directory: Path, kept: Sequence[str], is_random: bool) -> None:

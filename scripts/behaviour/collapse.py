@@ -16,9 +16,10 @@ from ostools.measure.probes.scores import rows_of
 from ostools.results import Frame
 from ostools.theory.statistics.intervals import bootstrap_mean, widened
 from ostools.theory.statistics.separation import separation
-from scripts import behaviour as script
-from scripts.behaviour_page import WORDS, Table, asked, said
-from scripts.behaviour_states import PARTING, PLACES
+from scripts.behaviour import cells
+from scripts.behaviour.page import WORDS, Table, asked, said
+from scripts.behaviour.states import PARTING, PLACES
+from scripts.behaviour.store import path_of
 from scripts.embedded import header, row
 
 CELLS = ("ones", "commas", "bits")
@@ -27,7 +28,7 @@ _RANDOM = "random-weights"
 
 
 def stored(name: str) -> Frame:
-    return pd.read_parquet(script.path_of(name))
+    return pd.read_parquet(path_of(name))
 
 
 def states(name: str) -> Frame:
@@ -36,7 +37,7 @@ def states(name: str) -> Frame:
     rows = (
         stored(f"{name}-states").drop(columns=["correct", "number"]).merge(answered, how="left", on=["length", "seed"])
     )
-    form = script.tasks.task(script.CELLS[name].task)
+    form = cells.tasks.task(cells.CELLS[name].task)
     same = [(int(n), form.items(int(n), int(seed))) for n, seed in zip(rows["length"], rows["seed"], strict=True)]
     return rows[~pd.Series(same).duplicated()].reset_index(drop=True)
 
@@ -50,7 +51,7 @@ def pairs(name: str, position: str = ANSWER) -> Frame:
 
 
 def measured_states() -> Iterator[str]:
-    return (name for name in CELLS if script.path_of(f"{name}-states").is_file())
+    return (name for name in CELLS if path_of(f"{name}-states").is_file())
 
 
 PLACE_WORDS = {PARTING: "where the right answers part"}
@@ -86,7 +87,7 @@ def pairs_table() -> Table:
     for name in measured_states():
         every = {place: pairs(name, place).groupby("length") for place in PLACES}
         for length, rows in every[ANSWER]:
-            if length not in script.SHOWN:
+            if length not in cells.SHOWN:
                 continue
             answered = asked(name).query("length == @length")
             ok = answered["correct"].astype(bool)
@@ -144,7 +145,7 @@ def precision_table() -> Table:
 def form_line() -> Table:
     """How often an answer is the asked line and nothing else, and how often the packed pass writes the same number."""
     yield from header("question", "asked", "the asked line and nothing else", "the packed pass writes the same number")
-    for name in (*measured_states(), *(["fair-bits"] if script.path_of("fair-bits-states").is_file() else [])):
+    for name in (*measured_states(), *(["fair-bits"] if path_of("fair-bits-states").is_file() else [])):
         rows = stored(f"{name}-states").query("asked")
         same = rows["given_bfloat16"].dropna()
         yield row(
@@ -175,7 +176,7 @@ def probe_table() -> Table:
     exact = ("exact: the probe", "shuffled labels", "length alone", "most common number")
     errors = ("mean error: the probe", "less than the length alone by", "the model")
     yield from header("questions", "y at", "test", "tested", *exact, *errors)
-    for name in (cell for cell in (*_OF, _RANDOM) if script.path_of(cell).is_file()):
+    for name in (cell for cell in (*_OF, _RANDOM) if path_of(cell).is_file()):
         table, cells = stored(name), _OF.get(name, _OF["bits-probe"])
         drawn = name in ("bits-probe", _RANDOM)
         summary = rows_of(table, is_random=drawn).set_index(["site", "test", "control"])
@@ -215,7 +216,7 @@ def unread_table() -> Table:
         "the model is nearer",
         "the length alone is right",
     )
-    for name in (cell for cell in _OF if script.path_of(cell).is_file()):
+    for name in (cell for cell in _OF if path_of(cell).is_file()):
         answers = answers_of(_OF[name])
         for test in stored(name)["test"].unique():
             own, alone = predictions(name, ANSWER, test), predictions(name, "length", test)
@@ -239,7 +240,7 @@ def signals(name: str) -> dict[str, pd.Series]:
         found[f"distance / noise, {PLACE_WORDS.get(place, f'“{place}”')}"] = ratio
     found["log p of the right answer"] = rows["log_p_bfloat16"]
     probe, test = f"{name}-probe", "same lengths" if name == "bits" else "interpolated"
-    if script.path_of(probe).is_file():
+    if path_of(probe).is_file():
         said_by = predictions(probe, ANSWER, test).drop_duplicates(["length", "seed"])
         found["probe's error, smaller"] = -said_by.set_index(["length", "seed"]).eval("said - label").abs()
     return found

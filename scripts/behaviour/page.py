@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.scale import write_page
 from ostools import tasks
 from ostools.measure.answers.paired import answer_difference
 from ostools.measure.answers.reading import CUT_OFF
@@ -17,10 +16,11 @@ from ostools.measure.answers.result import Evaluation, from_rows
 from ostools.results import Frame, frame_of
 from ostools.theory.statistics.heaping import heaping
 from ostools.theory.statistics.intervals import wilson
-from scripts import behaviour as script
+from scripts.behaviour import cells
+from scripts.behaviour.store import answers, measured
 from scripts.embedded import header, row
 
-PAGE = Path(__file__).parents[1] / "docs" / "findings" / "behaviour.md"
+PAGE = Path(__file__).parents[2] / "docs" / "findings" / "behaviour.md"
 WORDS = {
     "ones": "ones in a row",
     "commas": "ones, a comma after each",
@@ -42,14 +42,14 @@ WORDS = {
 }
 SINGLE = ("ones", "commas", "threes", "sum")
 DRAWN = ("bits", "fair-bits", "word", "digits", "digits-first", "binary")
-COPIES = tuple(name for name in script.COPIES if name.startswith("copy"))
-MITIGATED = tuple(f"{base}-{name}" for base in ("bits", "digits") for name in script.MITIGATIONS)
+COPIES = tuple(name for name in cells.COPIES if name.startswith("copy"))
+MITIGATED = tuple(f"{base}-{name}" for base in ("bits", "digits") for name in cells.MITIGATIONS)
 Table = Iterator[str]
 
 
 def asked(name: str) -> Frame:
     """The answers of a cell, and of the cell that continues it."""
-    return pd.concat([frame_of(script.answers(part)) for part in script.measured((name, f"{name}-rest"))]).sort_values(
+    return pd.concat([frame_of(answers(part)) for part in measured((name, f"{name}-rest"))]).sort_values(
         ["length", "seed"], ignore_index=True
     )
 
@@ -71,7 +71,7 @@ def said(answers: Any) -> list[Any]:
 def singles_table() -> Table:
     """One question a length."""
     yield from header("question", "lengths", "right at", "answers that are wrong (at)")
-    for name in script.measured(SINGLE):
+    for name in measured(SINGLE):
         rows: Any = asked(name)
         wrong = rows[~rows["correct"].astype(bool)]
         right = ", ".join(map(str, rows[rows["correct"].astype(bool)]["length"]))
@@ -91,7 +91,7 @@ def favourites(answers: Sequence[Any], most: int = 3) -> str:
 def drawn_table() -> Table:
     """Drawn sequences, a row a length."""
     yield from header("question", "items", "right", "mean absolute error", "most frequent answers (how often)")
-    for name in script.measured(DRAWN):
+    for name in measured(DRAWN):
         for length, rows in asked(name).groupby("length"):
             error = rows["absolute_error"].mean() if rows["absolute_error"].notna().any() else float("nan")
             given = said(rows) if tasks.task(rows["task"].iloc[0]).numeric else list(rows["number"])
@@ -101,8 +101,8 @@ def drawn_table() -> Table:
 
 def copies_table() -> Table:
     """The paper's constant sequences, whose right answer is 0."""
-    yield from header("question", *(f"{n} items" for n in script.COPIED))
-    for name in script.measured(COPIES):
+    yield from header("question", *(f"{n} items" for n in cells.COPIED))
+    for name in measured(COPIES):
         rows = asked(name)
         yield row(
             WORDS[name], *("right" if ok else f"**{a}**" for ok, a in zip(rows["correct"], said(rows), strict=True))
@@ -112,7 +112,7 @@ def copies_table() -> Table:
 def favourites_table() -> Table:
     """Figure 4: which numbers wrong answers are, and whether they heap."""
     yield from header("question", "wrong numbers", "most frequent", "multiples of 5: found, expected, p", "of 10")
-    for name in script.measured((*SINGLE, "bits", "fair-bits", "word")):
+    for name in measured((*SINGLE, "bits", "fair-bits", "word")):
         rows = asked(name)
         rows = rows[rows["absolute_error"].gt(0).fillna(False)]
         if rows.empty:
@@ -125,13 +125,13 @@ def favourites_table() -> Table:
 
 def reasoned_table() -> Table:
     """Modes of reasoning, on the same questions as without."""
-    base = script.answers("bits")
+    base = answers("bits")
     yield from header("asked", "right", "none alone right", "this one alone right", "difference, points", "verdict")
     lengths = (12,)
     plain = at_lengths(base, lengths)
     yield row("C.1's prompt", share(int(frame_of(plain)["correct"].sum()), len(plain.frame)), "", "", "", "")
-    for name in script.measured(script.REASONED):
-        other = script.answers(name)
+    for name in measured(cells.REASONED):
+        other = answers(name)
         cut = int((frame_of(other)["kind"] == CUT_OFF).sum())
         words = name.removeprefix("bits-") + (f", {cut} cut off before an answer" if cut else "")
         yield compared_row(words, plain, other)
@@ -157,30 +157,12 @@ def mitigations_table() -> Table:
         "question", "mitigation", "right", "none alone right", "this one alone right", "difference, points", "verdict"
     )
     shown: set[str] = set()
-    for name in script.measured((*MITIGATED, *script.LONGER)):
+    for name in measured((*MITIGATED, *cells.LONGER)):
         base, _, label = name.removesuffix("-longer").partition("-")
-        other = script.answers(name)
-        plain = at_lengths(script.answers(base), frame_of(other)["length"].unique())
+        other = answers(name)
+        plain = at_lengths(answers(base), frame_of(other)["length"].unique())
         words = f"{WORDS[base]}, {' and '.join(map(str, plain.summary['length']))} items"
         if words not in shown:
             shown.add(words)
             yield row(words, "none", share(int(frame_of(plain)["correct"].sum()), len(plain.frame)), "", "", "", "")
-        yield f"| {words} " + compared_row(f"`{script.MITIGATIONS[label]}`", plain, other)
-
-
-def write() -> None:
-    """All tables, and the figure."""
-    from scripts.behaviour_collapse import tables
-    from scripts.behaviour_figure import draw_figure
-
-    made = {
-        "copies": copies_table(),
-        "singles": singles_table(),
-        "drawn": drawn_table(),
-        "favourites": favourites_table(),
-        "reasoned": reasoned_table(),
-        "mitigations": mitigations_table(),
-        **tables(),
-    }
-    write_page(PAGE, **{name: "\n".join(lines) for name, lines in made.items()})
-    draw_figure(PAGE.with_suffix(".png"))
+        yield f"| {words} " + compared_row(f"`{cells.MITIGATIONS[label]}`", plain, other)

@@ -1,19 +1,9 @@
-"""docs/findings/behaviour.md: what Qwen2.5-Coder-1.5B answers to the paper's questions, and whether its errors are collapse.
-
-    python -m scripts.behaviour [--model qwen2.5-coder-1.5b-instruct] [--states DIRECTORY] [--minutes 75] [--page-only]
-
-Each cell (a task at some lengths, perhaps under a mitigation) is stored in artefacts/behaviour as it is measured, in the order
-of `CELLS`, and is not measured again; after so many minutes of CPU no cell is begun. The y of the prompts' last tokens are
-stored in the directory of the states, 6 kB a prompt and position. The tables of the page are written between their marks, and
-the words around them are left alone. Qwen takes 4 GB in bfloat16; on one core some 80 minutes.
-"""
+"""The questions of the page in the order of measuring, and how each is asked and stored."""
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,11 +17,10 @@ from ostools import mitigations, tasks
 from ostools.measure.answers.evaluate import TaskAnswers
 from ostools.measure.answers.result import COLUMNS, Evaluation, summarise
 from ostools.measure.task_prompt import CHAT, elicit
-from ostools.results import Provenance, load_result
-from scripts import behaviour_states as states
+from ostools.results import Provenance
+from scripts.behaviour import states
+from scripts.behaviour.store import answers, path_of
 
-MODEL = "qwen2.5-coder-1.5b-instruct"
-STORE = Path(__file__).parents[1] / "artefacts" / "behaviour"
 TWELVE = tuple(range(12))
 CORE = (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128)
 REST = tuple(n for n in (*range(2, 33), *range(36, 65, 4), 80, 112) if n not in CORE)
@@ -152,23 +141,8 @@ CELLS: dict[str, Any] = {
 """In the order of measuring, the most important first."""
 
 
-def path_of(name: str) -> Path:
-    return STORE / f"{name}.parquet"
-
-
-def answers(name: str) -> Evaluation:
-    """The stored answers of a cell."""
-    return cast(Evaluation, load_result(path_of(name)))
-
-
-def measured(cells: Iterable[str]) -> Iterator[str]:
-    """Those of these cells that are stored."""
-    return (name for name in cells if path_of(name).is_file())
-
-
 def measure(model: TransformerBridge, directory: Path, minutes: float) -> None:
     """What is not stored yet, until so many minutes of CPU are used."""
-    STORE.mkdir(parents=True, exist_ok=True)
     for name, cell in CELLS.items():
         if path_of(name).is_file():
             continue
@@ -185,21 +159,3 @@ def measure(model: TransformerBridge, directory: Path, minutes: float) -> None:
             print(f"{name}: left out: {error}", flush=True)  # what it needs is not measured, or not there
             continue
         print(f"{name}: {time.process_time() - start:.0f} s of CPU, {time.perf_counter() - wall:.0f} s", flush=True)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default=MODEL)
-    parser.add_argument("--states", type=Path, default=Path(tempfile.gettempdir()) / "ostools-behaviour")
-    parser.add_argument("--minutes", type=float, default=75.0)
-    parser.add_argument("--page-only", action="store_true")
-    options = parser.parse_args(arguments)
-    if not options.page_only:
-        measure(ost.load_model(options.model, dtype="bfloat16", device="cpu"), options.states, options.minutes)
-    from scripts.behaviour_page import write
-
-    write()
-
-
-if __name__ == "__main__":
-    main()

@@ -13,9 +13,9 @@ import pandas as pd
 
 from ostools.reporting.style import draw, theme
 from ostools.reporting.style.notebook import picture_of
-from scripts.behaviour_collapse import measured_states, pairs
-from scripts.behaviour_page import WORDS, asked
-from scripts.behaviour_states import PARTING
+from scripts.behaviour.collapse import measured_states, pairs
+from scripts.behaviour.page import WORDS, asked
+from scripts.behaviour.states import PARTING
 
 _KINDS = ("right", "wrong")
 _FEWEST, _MOST = 2, 140

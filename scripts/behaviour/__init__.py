@@ -1,0 +1,1 @@
+"""What makes docs/findings/behaviour.md; `python -m scripts.behaviour`."""
