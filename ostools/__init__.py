@@ -18,15 +18,13 @@ Attributes are loaded on first use, so that `import ostools` and `ostools --help
 
 from __future__ import annotations
 
-import ast
 import importlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ostools.ground.errors import InputError as InputError
 from ostools.ground.errors import did_you_mean
 
-if TYPE_CHECKING:  # the public names, each imported from its module when it is first used (`_homes`)
+if TYPE_CHECKING:  # the public names, each imported from its module when it is first used (`_HOME`)
     from ostools import experiments as experiments
     from ostools import hooks as hooks
     from ostools import measure as measure
@@ -37,7 +35,9 @@ if TYPE_CHECKING:  # the public names, each imported from its module when it is 
     from ostools import tasks as tasks
     from ostools import theory as theory
     from ostools.experiments import ablation as ablation
+    from ostools.experiments import chain_of_thought as chain_of_thought
     from ostools.experiments import position_effect as position_effect
+    from ostools.experiments import retrieval as retrieval
     from ostools.experiments import study as study
     from ostools.experiments import windows as windows
     from ostools.explorer import explore as explore
@@ -74,22 +74,62 @@ if TYPE_CHECKING:  # the public names, each imported from its module when it is 
     from ostools.sweep import corpus as corpus
 
 
-def _homes() -> dict[str, str]:
-    """Module of each public name: what the imports above say to type checkers."""
-    (block,) = (part for part in ast.parse(Path(__file__).read_text(encoding="utf-8")).body if isinstance(part, ast.If))
-    imports = (line for line in block.body if isinstance(line, ast.ImportFrom) and line.module != "ostools")
-    return {str(alias.asname): str(line.module) for line in imports for alias in line.names}
-
-
-def _measurements() -> dict[str, str]:
-    """Module of each measurement that has a command, by its name: `ostools.ground.records`."""
-    from ostools.ground.records import records
-
-    targets = [target.partition(":") for target, record in records().items() if record.command]
-    return {name: f"ostools.{module}" for module, _, name in targets}
-
-
-_HOME = _homes() | _measurements()
+_HOME = (
+    dict.fromkeys(
+        (
+            "ablation",
+            "chain_of_thought",
+            "position_effect",
+            "retrieval",
+            "study",
+            "windows",
+        ),
+        "ostools.experiments",
+    )
+    | dict.fromkeys(("explore",), "ostools.explorer")
+    | dict.fromkeys(
+        (
+            "attention",
+            "attention_baselines",
+            "attention_difference",
+            "attention_variation",
+            "attribution",
+            "bounds",
+            "collapse",
+            "compare",
+            "counting",
+            "evaluate",
+            "failure_stage",
+            "faithfulness",
+            "head_scores",
+            "hops",
+            "linear_range",
+            "probe",
+            "probe_intervention",
+            "profile",
+            "sensitivity",
+            "spectra",
+            "untrained_baselines",
+        ),
+        "ostools.measure",
+    )
+    | dict.fromkeys(
+        (
+            "Prompt",
+            "adopt",
+            "describe",
+            "encode",
+            "load_model",
+            "untrained_model",
+        ),
+        "ostools.models",
+    )
+    | dict.fromkeys(("report",), "ostools.reporting.report.report")
+    | dict.fromkeys(("reproduce",), "ostools.reporting.reproduction.reproduce")
+    | dict.fromkeys(("load_result",), "ostools.results")
+    | dict.fromkeys(("corpus",), "ostools.sweep")
+)
+"""Module of each public name: what the imports above say to type checkers, and a test holds against them."""
 _ROOMS = ("experiments", "hooks", "measure", "mitigations", "models", "reporting", "sweep", "tasks", "theory")
 
 __all__ = sorted(["InputError", *_HOME, *_ROOMS])  # pyright: ignore[reportUnsupportedDunderAll]

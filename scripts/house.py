@@ -1,9 +1,9 @@
 """The house as its imports draw it: `python -m scripts.house` counts files and rooms, and draws docs/architecture.svg.
 
 The floors are those of the contracts in pyproject.toml, by which import-linter refuses imports that run up and circles. Every
-import counts: at the top of a file, inside a function, and for a type checker alone. What is loaded by its name in a string is
-not seen: so results reach their charts (`ostools.results.drawing`). The imports are read from the text of the files (grimp, the
-library under import-linter), and no file is imported.
+import counts: at the top of a file, inside a function, and for a type checker alone. Not drawn are the few that pyproject.toml
+lets run up: a result imports its chart when it is drawn. The imports are read from the text of the files (grimp, the library
+under import-linter), and no file is imported.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def picture(files: Mapping[str, Path], found: Imports, order: list[str]) -> str:
         y += height + 10
     edge = left + width + 20
     for above, below in arrows:
-        if above >= 0 and below >= 0 and above != below:
+        if above > below >= 0:
             bend = edge + 18 + 15 * (above - below)
             start, end = middles[above] + 4, middles[below] - 4
             curve = f"M{edge},{start:.0f} C{bend},{start:.0f} {bend},{end:.0f} {edge + 4},{end:.0f}"

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import ostools
-from ostools.reporting.charts import import_results
+import ostools.experiments
+import ostools.measure
+import ostools.sweep
 from ostools.results import Result
 from scripts import gallery
 from tests.checkpoints import tiny_model
@@ -24,7 +26,6 @@ def test_every_block_but_the_first_has_one_picture_of_a_result_made_by_its_code(
     assert [name for _, name in BLOCKS[:1]] == [None]
     assert len(PICTURES) == len(BLOCKS) - 1 == PAGE.count("](gallery/") == PAGE.count("```python\n") - 1
     assert {path.stem for path in gallery.picture_path("x").parent.iterdir()} == set(PICTURES)
-    import_results()
     results = {kind.__name__ for kind in results_of(Result)}
     for name, code in PICTURES.items():
         made = gallery.made_by(gallery.picture_path(name))

@@ -22,7 +22,7 @@ from ostools.hooks.errors import full_hints
 from ostools.mitigations import MitigationError
 from ostools import experiments as e, hooks, models, sweep as sweep_room, tasks
 from ostools.ground.errors import InputError
-from ostools.ground.records import records
+from ostools.measure.measurement import RECORDS
 from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
 from ostools.reporting.reproduction.reproduce import reproduce
 
@@ -60,9 +60,9 @@ SOUND = {
 }
 # A measurement that takes what most take needs no line above.
 USUAL = dict(model=model, prompt=prompt, task="count-ones", lengths=[3], seeds=[0], dtypes=["float32"])
-for target in records():
-    module, _, name = target.partition(":")
-    function = getattr(importlib.import_module(f"ostools.{module}"), name)
+for function in (record.function for record in RECORDS.values()):
+    if function.__module__.startswith("ostools.reporting"):
+        continue
     names = inspect.signature(function).parameters
     SOUND.setdefault(function, {name: value for name, value in USUAL.items() if name in names})
 # A number by itself is a list of one, or a number with a point.

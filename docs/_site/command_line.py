@@ -7,7 +7,6 @@ from typing import Any
 
 from ostools.cli.commands import COMMANDS, Command
 from ostools.cli.options import declared
-from ostools.cli.signature import signature_of
 
 MARKER = "<!-- every command, from the program itself -->"
 
@@ -18,8 +17,7 @@ def reference() -> str:
 
 
 def _command(command: Command) -> str:
-    signature = signature_of(command.function)
-    purpose = f"{signature.summary}\n\n{signature.description}".strip()
+    purpose = f"{command.summary}\n\n{command.description}".strip()
     module, _, name = command.function.partition(":")
     python = f"Python: `{module}.{name}`." if not module.startswith("ostools.cli") else ""
     lines = [f"### ostools {command.name}", "", _escaped(purpose), "", python, ""]

@@ -36,10 +36,8 @@ class _Leaf(click.Command):
 
     def __init__(self, command: Command) -> None:
         from ostools.cli.options import declared
-        from ostools.cli.signature import signature_of
 
-        signature = signature_of(command.function)
-        text = f"{signature.summary}\n\n{signature.description}".replace("`", "")
+        text = f"{command.summary}\n\n{command.description}".replace("`", "")
         super().__init__(
             command.name,
             params=declared(command),
@@ -152,9 +150,7 @@ def _command(words: tuple[str, ...]) -> click.Command:
 
 
 def _summary(words: tuple[str, ...]) -> str:
-    from ostools.cli.signature import signature_of
-
-    return signature_of(COMMANDS[words].function).summary.replace("`", "")
+    return COMMANDS[words].summary.replace("`", "")
 
 
 def _run(command: Command, **values: Any) -> None:

@@ -1,190 +1,124 @@
 """The commands: `ostools VERB [WHAT]`, each with the public function that it runs.
 
-A measurement's command comes from its `@measurement(...)` (`ground.records`); here are those that put several functions
-together, and those that measure nothing. Options, their help and their defaults are read from the function's signature and
-docstring (`signature`, `options`).
+`commands.json` holds what the functions say of themselves: parameters, defaults, help, examples. `python -m scripts.commands`
+writes it from the imported functions, and a test holds the two against each other. The modules of the measurements import
+torch, which takes seconds; this file is read in milliseconds, so `--help` answers at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
-from ostools.ground.records import Record, records
+UNKNOWN: Any = object()
+"""Stands for a default that no command line can spell, or for none."""
 
-_SENSITIVITY = "measure.jacobian.sensitivity:sensitivity"
-_BOUNDS = "measure.bounds.bounds:bounds"
-_ATTENTION = "measure.attention.attention:attention"
-_FAITHFULNESS = "measure.faithfulness.faithfulness:faithfulness"
-_FIGURES = "experiments.figures"
-_FIGURE_3 = f"{_FIGURES}.counting:figure_3"
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter: its annotation as written, its default, and its line of the docstring.
+
+    `by_place`: it may be given without its name, as those before `*`.
+    """
+
+    name: str
+    annotation: str
+    required: bool
+    default: Any
+    line: str
+    by_place: bool
 
 
 @dataclass(frozen=True, eq=False)
-class Command(Record):
-    """One command: its record, and the function of ostools that it runs, written "module:function".
+class Command:
+    """One command, and the function of ostools that it runs.
 
+    name: the words of the command line. function, memory: "module:function"; `run` and `count_memory` import them.
+    examples: options of its examples, a text each.
+    defaults: values, as they would be written, of parameters that Python requires.
+    renamed: options that have another name than their parameter.
+    python_only: parameters that are no options, each with the reason.
     fixed: arguments that the command gives itself.
+    choices: what a parameter's names are called, and the names, where they are known without a model.
+    hosted: a model that runs elsewhere may answer; `of_questions` are the parameters that it leaves to choose.
     loads_model: the function loads its model itself, and is given what was written.
-    draws: the result is saved by --out.
+    draws: the result is saved by --out. measures: it runs a measurement, and gives a result.
     """
 
-    target: str = ""
-    fixed: Mapping[str, object] = field(default_factory=dict)
+    name: str
+    function: str
+    summary: str
+    parameters: tuple[Parameter, ...] = ()
+    description: str = ""
+    examples: tuple[str, ...] = ()
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    python_only: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    choices: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    hosted: str | None = None
+    of_questions: tuple[str, ...] = ()
+    memory: str = ""
     loads_model: bool = False
     draws: bool = True
+    measures: bool = True
 
-    @property
-    def name(self) -> str:
-        """The words of the command line."""
-        return self.command
-
-    @property
+    @cached_property
     def words(self) -> tuple[str, ...]:
         """The name, word by word."""
-        return tuple(self.command.split(" "))
+        return tuple(self.name.split(" "))
 
-    @property
-    def function(self) -> str:
-        """The function with the package's name."""
-        return f"ostools.{self.target}"
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the function's parameters."""
+        return frozenset(parameter.name for parameter in self.parameters)
 
     @property
     def example_lines(self) -> tuple[str, ...]:
         """Command lines to type."""
-        return tuple(f"ostools {self.command} {options}".rstrip() for options in self.examples)
+        return tuple(f"ostools {self.name} {options}".rstrip() for options in self.examples)
+
+    @property
+    def run(self) -> Callable[..., Any]:
+        """The function; its module is imported now."""
+        return _imported(self.function)
+
+    @property
+    def count_memory(self) -> Callable[..., int]:
+        """The function that counts the bytes of its work; its module is imported now."""
+        return _imported(self.memory)
 
 
-def _figure(number: int, maker: str, options: tuple[str, ...], memory: str = "") -> Command:
-    """One of the paper's figures; those of answers may be given by a model that runs elsewhere."""
-    is_counting = number in (3, 4, 6, 7)
-    has_answers = is_counting or number == 2
-    return Command(
-        f"reproduce figure {number}",
-        options,
-        target=f"experiments.figures.{maker}",
-        fixed={"number": number} if is_counting else {},
-        lines_of=(_FIGURE_3,) if maker == "counting:figure_4" else (),
-        memory=f"{_FIGURE_3}_memory" if is_counting else memory,
-        hosted="figure_questions" if has_answers else None,
-        of_questions=("lengths", *(("seeds", "panels") if is_counting else ())) if has_answers else (),
-    )
+def _imported(target: str) -> Any:
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
-VERBS = {
-    "sensitivity": "Measure how much the last token depends on each token.",
-    "bounds": "Bound sensitivity (Theorem 5.1) from one forward pass.",
-    "collapse": "Measure representational collapse (Theorem 4.2).",
-    "attention": "Show what the last token attends to, and how that differs between runs.",
-    "evaluate": "Ask a model the paper's tasks: what it answers, here or elsewhere.",
-    "probe": "Say where an answer is lost: decoded, read, or gone.",
-    "ablate": "Take parts of a model, or tokens, out and measure what changes.",
-    "mitigate": "Compare what may help with doing nothing.",
-    "reproduce": "Judge every claim of the paper on a model; draw its figures.",
-    "sweep": "Measure many cells, or many texts, and resume.",
-    "report": "Measure everything, write one HTML file.",
-    "explore": "Look at a prompt in the browser, as you type it.",
-    "list": "List models, tasks, mitigations and measurements.",
-    "doctor": "Say what this installation has, and what is missing.",
-}
-"""The fourteen verbs, in the order of `ostools --help`."""
-
-COMPOSED = (
-    Command(
-        "sensitivity profile",
-        ('--prompt "The capital of France is"', '--prompt "The capital of France is" --position -2'),
-        target="cli.verbs.composed:profile",
-        lines_of=(_SENSITIVITY, "measure.profiles.profile:profile"),
-        memory="measure.jacobian.memory:sensitivity_memory",
-    ),
-    Command(
-        "collapse",
-        (
-            "--task figure-5a --lengths 1:512 --dtype bfloat16 --out x.html",
-            "--task figure-5c --layers all --out layers.png",
-            '--prompt "Once upon a time" --item " and" --no-bos --dtype int8-kv',
-        ),
-        target="cli.verbs.composed:collapse",
-        lines_of=("measure.collapse.collapse:collapse",),
-        memory="cli.verbs.composed:pairs_memory",
-    ),
-    Command(
-        "attention difference",
-        ("--task copy-last --length 12 --mitigation separator:every=3 --out compared.png",),
-        target="cli.verbs.composed:difference",
-        lines_of=(_ATTENTION, "measure.attention.difference:attention_difference"),
-        loads_model=True,
-    ),
-    Command(
-        "evaluate prompts",
-        ("--task copy-last --lengths 10:300 --out prompts.jsonl",),
-        target="cli.verbs.hosted:prompts",
-        lines_of=(_FIGURE_3,),
-        loads_model=True,
-        draws=False,
-    ),
-    Command(
-        "ablate faithfulness",
-        ('--prompt "Once upon a time, a girl named Ann had a" --out use.png',),
-        target="cli.verbs.composed:faithfulness",
-        lines_of=(_FAITHFULNESS, _SENSITIVITY, _BOUNDS),
-        memory="measure.faithfulness.deletion:faithfulness_memory",
-    ),
-    _figure(
-        2, "answering:figure_2", ("--lengths 10:600 --out figure2.pdf",), memory=f"{_FIGURES}.answering:figure_2_memory"
-    ),
-    _figure(3, "counting:figure_3", ("--answers answers.jsonl --out figure3.pdf",)),
-    _figure(4, "counting:figure_4", ("--seeds 0 --lengths 5:50 --out x.pdf",)),
-    _figure(
-        5,
-        "figure5:figure_5",
-        ("--panel b --site y --norm l2 --out figure5.pdf",),
-        memory=f"{_FIGURES}.figure5:figure_5_memory",
-    ),
-    _figure(6, "counting:figure_3", ("--model google/gemma-7b --seeds 0,1 --out figure6.pdf",)),
-    _figure(7, "counting:figure_4", ("--seeds 0 --lengths 5:50 --out x.pdf",)),
-    _figure(8, "synthetic:figure_8", ("--block pre-ln --out figure8.pdf",)),
-    _figure(9, "synthetic:figure_9", ("--out figure9.pdf",)),
-)
+def _read_command(stored: Mapping[str, Any]) -> Command:
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
+    }
+    fields["parameters"] = tuple(_read_parameter(**parameter) for parameter in stored.get("parameters", ()))
+    fields["choices"] = {name: (kind, tuple(names)) for name, (kind, names) in stored.get("choices", {}).items()}
+    return Command(**fields)
 
 
-def _unmeasured(name: str, target: str, *examples: str) -> Command:
-    """A command that gives no result: it loads its models itself, or needs none."""
-    return Command(name, examples or ("",), target=f"cli.verbs.{target}", loads_model=True, draws=False)
+def _read_parameter(default: Any = UNKNOWN, line: str = "", by_place: bool = False, **fields: Any) -> Parameter:
+    if isinstance(default, dict):
+        default = range(*default["range"])
+    default = tuple(default) if isinstance(default, list) else default
+    return Parameter(default=default, line=line, by_place=by_place, required=fields.pop("required", False), **fields)
 
 
-UNMEASURED = (
-    _unmeasured(
-        "reproduce",
-        "pages:reproduce",
-        *("--out paper", "--figures 5,9 --out figures", "--recipe examples/gemma-7b.yaml --out gemma"),
-    ),
-    _unmeasured("sweep run", "sweeps:run", "examples/sweep.yaml --out sweep --workers 2"),
-    _unmeasured("sweep results", "sweeps:results", "sweep --out table.csv"),
-    _unmeasured(
-        "report",
-        "pages:report",
-        "",
-        '--model ./my-model --prompt "The capital of France is" --out x.html',
-        "--model embedded --model embedded-short --out both.html",
-        "--section collapse --section precision --lengths 1:128",
-        "--run sweep --out sweep.html",
-    ),
-    _unmeasured("explore", "pages:explore", '--prompt "The capital of France is" --port 8765'),
-    *(_unmeasured(f"list {what}", f"listings:{what}") for what in ("models", "tasks", "mitigations", "measurements")),
-    _unmeasured("doctor", "listings:doctor"),
-)
-
-
-_MEASUREMENTS = (Command(**vars(record), target=target) for target, record in records().items() if record.command)
-
-MEASURED = (*_MEASUREMENTS, *COMPOSED)
-"""The commands that measure, and give a result."""
-
-COMMANDS = {
-    command.words: command
-    for verb in VERBS
-    for command in sorted((*MEASURED, *UNMEASURED), key=lambda command: command.words)
-    if command.words[0] == verb
-}
+_STORED = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+VERBS: Mapping[str, str] = _STORED["verbs"]
+"""The fourteen verbs with what each does, in the order of `ostools --help`."""
+COMMANDS = {command.words: command for command in map(_read_command, _STORED["commands"])}
 """Every command by its words, in the order of the verbs."""
+MEASURED = tuple(command for command in COMMANDS.values() if command.measures)
+"""The commands that measure, and give a result."""

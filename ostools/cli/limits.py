@@ -15,10 +15,9 @@ from typing import Any
 import torch
 
 from ostools.cli import terminal
-from ostools.cli.commands import Command
+from ostools.cli.commands import UNKNOWN, Command
 from ostools.cli.global_options import GLOBALS
 from ostools.cli.prompts import Prompts, Value
-from ostools.cli.signature import UNKNOWN, imported, signature_of
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory, shorter_ways
@@ -112,8 +111,8 @@ def memory_of(command: Command, values: Mapping[str, Any]) -> CommandMemory:
     takes those of the command's arguments that it has as parameters; `pos` are the tokens of the longest prompt, as a
     mitigation rewrites it.
     """
-    function = imported(f"ostools.{command.memory}")
-    defaults = {parameter.name: parameter.default for parameter in signature_of(command.function).parameters}
+    function = command.count_memory
+    defaults = {parameter.name: parameter.default for parameter in command.parameters}
     defaults = {name: value for name, value in defaults.items() if value is not UNKNOWN and value is not None}
     names = full_signature(function).parameters
     arguments = {name: value for name, value in {**defaults, **values}.items() if name in names}

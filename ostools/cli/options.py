@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from ostools.cli.commands import Command
+from ostools.cli.commands import UNKNOWN, Command, Parameter
 from ostools.cli.prompts import OF_A_QUESTION, Prompts, read_prompts, require_utf8, texts_of
-from ostools.cli.signature import UNKNOWN, Parameter, names_in, signature_of
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.whole_numbers import parse_lengths, whole_number
@@ -98,7 +97,7 @@ def fields_of(command: Command) -> tuple[Field, ...]:
     """The parameters of a command's function that are options or arguments of it."""
     return tuple(
         _field(command, parameter)
-        for parameter in signature_of(command.function).parameters
+        for parameter in command.parameters
         if not is_left_out(command, parameter) and not takes_prompt(parameter)
     )
 
@@ -117,19 +116,18 @@ def takes_prompt(parameter: Parameter) -> bool:
 
 def takes_question(command: Command) -> bool:
     """Whether the prompt may be a task's question, given by --task and --length."""
-    signature = signature_of(command.function)
-    kinds = [parameter.annotation for parameter in filter(takes_prompt, signature.parameters)]
-    return "task" not in signature.names and any("Question" in kind for kind in kinds)
+    kinds = [parameter.annotation for parameter in filter(takes_prompt, command.parameters)]
+    return "task" not in command.names and any("Question" in kind for kind in kinds)
 
 
 def has_model(command: Command) -> bool:
     """Whether a command runs a model."""
-    return bool(signature_of(command.function).names & {"model", "models"})
+    return bool(command.names & {"model", "models"})
 
 
 def declared(command: Command) -> list[click.Parameter]:
     """Every argument and option of a command, those of its function first."""
-    parameters = signature_of(command.function).parameters
+    parameters = command.parameters
     options: list[click.Parameter] = []
     for prompt in filter(takes_prompt, parameters):
         options += _prompt_options("Sequence[" in prompt.annotation)
@@ -197,7 +195,7 @@ def _field(command: Command, parameter: Parameter) -> Field:
     word = command.renamed.get(name) or (name[:-1] if singular else name)
     option = f"--{word.replace('_', '-')}"
     attribute = word.replace("-", "_")
-    text, reader = _help(command, parameter), _reader(kind, name)
+    text, reader = _help(command, parameter), _reader(kind, name, command.choices.get(name, ("", ()))[1])
     if command.loads_model and parameter.by_place:
         argument = click.Argument([attribute], metavar=name.upper(), required=parameter.required)
         argument.help = text  # pyright: ignore[reportAttributeAccessIssue]
@@ -228,7 +226,7 @@ def _metavar(kind: _Kind, name: str) -> str | None:
     return None if plain else "NAME[:OPTIONS]" if name in ("task", "mitigation", "mitigations") else "NAME"
 
 
-def _reader(kind: _Kind, name: str) -> Callable[[str, Any], Any]:
+def _reader(kind: _Kind, name: str, names: tuple[str, ...]) -> Callable[[str, Any], Any]:
     if name == "targets":
         return _targets
     if name == "texts":
@@ -237,7 +235,7 @@ def _reader(kind: _Kind, name: str) -> Callable[[str, Any], Any]:
         least = 1 if name in ("lengths", "windows") else 0
         return partial(_numbers, words=kind.words, least=least)
     if name == "position":
-        return partial(_position, index="int" in kind.parts, named="str" in kind.parts)
+        return partial(_position, index="int" in kind.parts, named="str" in kind.parts, names=names)
     if name == "seed":
         return lambda option, value: whole_number(option, int(value))
     if kind.texts:
@@ -247,13 +245,13 @@ def _reader(kind: _Kind, name: str) -> Callable[[str, Any], Any]:
     return lambda option, value: Path(value) if kind.is_path else value
 
 
-def _position(option: str, text: str, index: bool, named: bool) -> int | str:
+def _position(option: str, text: str, index: bool, named: bool, names: tuple[str, ...]) -> int | str:
     """The index of a token, or the name of a position in a task's prompt, as the command takes one or both."""
     if index and re.fullmatch(r"-?\d{1,9}", text, re.ASCII):
         return int(text)
     if not named:
         raise InputError(f"{option} {text!r}: expected the index of a token, such as 5 or -1")
-    return checked_name(option.lstrip("-"), text, names_in("ostools.measure.position:POSITIONS"))
+    return checked_name(option.lstrip("-"), text, names)
 
 
 def _numbers(option: str, text: str, words: tuple[str, ...], least: int) -> Any:
@@ -299,21 +297,12 @@ def _help(command: Command, parameter: Parameter) -> str:
     name = parameter.name
     if name == "model":
         return MODEL_HELP
-    line = _COMMON.get(name) or parameter.line or _borrowed(command, name)
+    line = _COMMON.get(name) or parameter.line
     line = re.sub(r"`(ostools [^`]*)`", r"'\1'", line).replace("`", "")
     line = re.sub(r"\bNone: ", "without it: ", line)
     usual = command.defaults.get(name) or shown_default(parameter)
     text = f"{line[:1].upper()}{line[1:]}."
     return f"{text} Default: {usual}." if usual else text
-
-
-def _borrowed(command: Command, name: str) -> str:
-    """The line of another function that this one hands the parameter to."""
-    for target in command.lines_of:
-        for parameter in signature_of(f"ostools.{target}").parameters:
-            if parameter.name == name and parameter.line:
-                return parameter.line
-    return ""
 
 
 def shown_default(parameter: Parameter) -> str:
@@ -333,19 +322,6 @@ def shown_default(parameter: Parameter) -> str:
 
 # ---- from what is written to arguments
 
-NAMES = {
-    "linearisation": ("linearisation", "ostools.measure.jacobian.linearise:LINEARISATIONS"),
-    "linearisations": ("linearisation", "ostools.measure.jacobian.linearise:LINEARISATIONS"),
-    "kinds": ("kind of untrained model", "ostools.models.untrained:KINDS"),
-    "untrained": ("kind of untrained model", "ostools.models.untrained:KINDS"),
-    "ways": ("way", "ostools.measure.faithfulness.deletion:WAYS"),
-    "ablate measures": ("measure", "ostools.experiments.ablation.questions:MEASURES"),
-    "mitigate measures": ("measure", "ostools.experiments.study.verdicts:ABOUT"),
-}
-"""Parameters whose names are known without a model: how they are called, and where they stand; after the command's name
-where that decides. They are read from the source where it spells them out: importing torch and TransformerLens takes
-seconds, and a refusal none."""
-
 
 def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of the command's function that were given, or that have a default of the command.
@@ -356,7 +332,7 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
         for text in texts_of(values.get(name)):
             require_utf8(f"--{name.replace('_', '-')}", text)
     arguments: dict[str, Any] = {}
-    for parameter in filter(takes_prompt, signature_of(command.function).parameters):
+    for parameter in filter(takes_prompt, command.parameters):
         prompts = read_prompts(values, needed=parameter.required, questions=takes_question(command))
         if prompts is not None:
             arguments[parameter.name] = prompts
@@ -369,12 +345,10 @@ def read_arguments(command: Command, values: Mapping[str, Any]) -> dict[str, Any
             repeatable = getattr(field.declared, "multiple", False)
             value = tuple(usual.split(" ")) if repeatable else field.declared.type.convert(usual, field.declared, None)
         arguments[field.name] = field.read(field.option, value)
-        known = NAMES.get(field.name) or NAMES.get(f"{command.name} {field.name}")
-        if known is not None:
-            kind, target = known
-            checked_names(kind, arguments[field.name], names_in(target))
+        if field.name in command.choices and field.name != "position":  # which may be an index too
+            checked_names(command.choices[field.name][0], arguments[field.name], command.choices[field.name][1])
     _require_position_of_a_task(arguments)
-    for parameter in signature_of(command.function).parameters:
+    for parameter in command.parameters:
         given = arguments.get(parameter.name)
         if parameter.name == "task":
             for spec in texts_of(given):

@@ -13,9 +13,9 @@ import click
 from ostools.cli import terminal
 from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS, set_globals
+from ostools.cli.hosted import hosted_result
 from ostools.cli.options import has_model, read_arguments
 from ostools.cli.prompts import Prompts
-from ostools.cli.signature import imported, signature_of
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 
@@ -37,16 +37,15 @@ def run(command: Command, values: Mapping[str, Any]) -> None:
     if command.draws:
         _check_output(GLOBALS.out)
     if command.loads_model:
-        imported(command.function)(**arguments)
+        command.run(**arguments)
         return
     _measure(command, arguments, values)
 
 
 def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, Any]) -> None:
-    function, names = imported(command.function), signature_of(command.function).names
+    function, names = command.run, command.names
     result = None
     if command.hosted is not None:
-        hosted_result = imported("ostools.cli.verbs.hosted:hosted_result")  # verbs import this module
         result = hosted_result(command, function, arguments, values)
     supplied: dict[str, Any] = {"say": terminal.note, "max_memory": GLOBALS.max_memory}
     supplied = {name: value for name, value in supplied.items() if name in names}

@@ -35,7 +35,7 @@ from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt, context_length
 from ostools.models.tokenizer_calls import decoded
 from ostools.models.tokens import EncodingOptions, offsets, token_text
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.tasks import AppendixTask, Task
 from ostools.tasks.appendix_c import few_shot
 from ostools.tasks.base import seeds_of
@@ -49,9 +49,7 @@ BY_MODEL, LINE_APPENDED, GIVEN_TEXT = "written by the model", "begun behind what
 
 
 @dataclass(frozen=True, eq=False)
-class ChainOfThought(
-    Result, chart="positions:chain_of_thought_chart", findings=("charts.positions:chain_of_thought_findings",)
-):
+class ChainOfThought(Result):
     """`frame`: the rows of `Sensitivity` on the whole sequence, with `part` (of `PARTS`).
 
     `summary`: one row a linearisation, norm and part. Columns: linearisation, norm (operator | frobenius), part, tokens, total
@@ -62,13 +60,23 @@ class ChainOfThought(
 
     summary: pd.DataFrame
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.positions import chain_of_thought_chart
+
+        return chain_of_thought_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.positions import chain_of_thought_findings
+
+        return chain_of_thought_findings(self)
+
 
 @measurement(
     command="evaluate chain-of-thought",
     examples=('--task count-ones:mode=cot-zero-shot --length 8 --reasoning "11111 and 111" --out chain.png',),
     defaults={"task": "count-ones:mode=cot-few-shot", "length": "12"},
-    lines_of=("measure.jacobian.sensitivity:sensitivity",),
-    memory="experiments.chain_of_thought:chain_of_thought_memory",
+    lines_of=(sensitivity,),
+    memory=lambda: chain_of_thought_memory,
 )
 def chain_of_thought(
     model: TransformerBridge,

@@ -32,7 +32,7 @@ from ostools.measure.measurement import measurement
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import frame as special_tokens
 from ostools.models.tokens import text_ids
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.theory.profiles import ProfileShape, TestedValue, by_student, named_by_ends
 
 KINDS = ("facts", "code", "digits", "story")
@@ -60,7 +60,7 @@ They were written for this project, so that no model was trained on them."""
 
 
 @dataclass(frozen=True, eq=False)
-class PositionEffect(Result, chart="positions:position_chart", findings=("findings.effects:position_findings",)):
+class PositionEffect(Result):
     """Sensitivity by position, over passages that were rotated through the prompt.
 
     `frame`, one row a token in a rotation of a passage: source ("model", or "untrained": the same architecture before
@@ -89,6 +89,16 @@ class PositionEffect(Result, chart="positions:position_chart", findings=("findin
         """The shape of the model's own profile."""
         contrasts = self.contrasts
         return contrasts.loc[contrasts["source"] == MODEL, "shape"].iloc[0]
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.positions import position_chart
+
+        return position_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.effects import position_findings
+
+        return position_findings(self)
 
 
 @measurement()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack, cast
+from typing import Any, ClassVar, Unpack, cast
 
 import numpy as np
 import pandas as pd
@@ -36,7 +36,7 @@ from ostools.measure.prompts import of_text
 from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
 from ostools.measure.unloaded import Unloaded
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Provenance, Result
+from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.retrieve import RetrieveTask
 from ostools.theory.statistics.intervals import bootstrap_mean, expanded, fewest_at
@@ -47,12 +47,7 @@ _MOST_POSITIONS = 11
 
 
 @dataclass(frozen=True, eq=False)
-class Retrieval(
-    Result,
-    chart="positions:retrieval_chart",
-    findings=("charts.positions:retrieval_notes",),
-    tables=(TableHead(columns="found log_probability sensitivity_mean sensitivity_others", groups="position"),),
-):
+class Retrieval(Result):
     """`frame`: one row a position and seed. Columns: position (index of the wanted record, from 0), length (records), seed,
     tokens (of the prompt), key (the value), answer (the first line that names a value; where there is none the last), kind
     ("answered", "something else" or "cut off"), found (of all records' values, the first that it names is the wanted one),
@@ -68,7 +63,21 @@ class Retrieval(
     below, undecided, or too few seeds. A U has both ends above. Empty for fewer than three positions.
     """
 
+    tables: ClassVar = (
+        TableHead(columns="found log_probability sensitivity_mean sensitivity_others", groups="position"),
+    )
+
     ends: pd.DataFrame
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.positions import retrieval_chart
+
+        return retrieval_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.positions import retrieval_notes
+
+        return retrieval_notes(self)
 
 
 @measurement(
@@ -77,8 +86,8 @@ class Retrieval(
         "--length 9 --seeds 0,1 --out retrieval.png",
         "--model google/gemma-7b --records uuid --length 75 --method sketch",
     ),
-    lines_of=("measure.jacobian.sensitivity:sensitivity",),
-    memory="experiments.retrieval:retrieval_memory",
+    lines_of=(sensitivity,),
+    memory=lambda: retrieval_memory,
 )
 def retrieval(
     model: TransformerBridge,

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from ostools.explorer.views import Subject, ViewRequest
 from ostools.ground.memory import give_back
 from ostools.ground.progress import Progress, part_of
-from ostools.ground.records import function_named
+from ostools.measure.measurement import RECORDS
 from ostools.measure.mitigated_prompts import InactiveMitigationError
 from ostools.reporting.page.shell import stored_at
 from ostools.results import Result
@@ -52,7 +52,7 @@ class Call:
 
     def run(self, scope: Mapping[str, Any], progress: Progress) -> Any:
         """The call itself; `progress` is passed where the function takes it."""
-        function = function_named(self.function)
+        function = RECORDS[self.function].function
         options = {**self.options, **{name: scope[variable] for name, variable in self.keywords.items()}}
         if "progress" in inspect.signature(function).parameters:
             options["progress"] = progress

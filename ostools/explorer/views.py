@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from transformer_lens.model_bridge import TransformerBridge
 
+import ostools.experiments
+import ostools.measure
+import ostools.sweep  # noqa: F401 -- the measurements of these rooms put themselves into RECORDS
 from ostools import mitigations
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name
-from ostools.ground.records import records
 from ostools.ground.words import title_of
+from ostools.measure.measurement import RECORDS
 from ostools.measure.mitigated_prompts import rewrites
 from ostools.models.describe import metadata_of
 
@@ -87,10 +91,11 @@ _OF_TOKENS: dict[str, View] = {
 def _of_records() -> dict[str, View]:
     """A view of the chart of each measurement of a prompt that no view above is of."""
     functions = {view.function for view in _OF_TOKENS.values()}
+    measured = sorted(RECORDS.values(), key=lambda record: (record.function.__module__, record.name))
     return {
-        name.replace("_", "-"): View(name.replace("_", " ").capitalize(), name)
-        for name, record in ((target.partition(":")[2], record) for target, record in records().items())
-        if record.command and "prompt" in record.parameters and name not in functions
+        record.name.replace("_", "-"): View(record.name.replace("_", " ").capitalize(), record.name)
+        for record in measured
+        if record.command and "prompt" in inspect.signature(record.function).parameters and record.name not in functions
     }
 
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any, ParamSpec, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.progress import cheaper_ways, outermost, watched
-from ostools.ground.records import Record
 from ostools.hooks.errors import checked_arguments
 from ostools.measure.prompts import encoded, one_of_several
 from ostools.models.describe import IN_WORDS, checked_once
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import enough_threads
+
+if TYPE_CHECKING:
+    from ostools.measure.swept import Swept
 
 Arguments = ParamSpec("Arguments")
 Measured = TypeVar("Measured")
@@ -27,8 +30,47 @@ Measured = TypeVar("Measured")
 _NOT_THINKING = ("thinking", False)  # as if it were not given
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MeasurementRecord:
+    """What a measurement's signature and docstring do not say, for its command, its sweep and its page.
+
+    function: the measurement itself.
+    command: its words on the command line, "" for none.
+    examples: options of its examples, a text each.
+    defaults: values, as they would be written, of parameters that Python requires.
+    renamed: options that have another name than their parameter.
+    python_only: parameters that are no options, each with the reason.
+    lines_of: functions whose docstrings have the lines of parameters handed on to them.
+    hosted: "questions" where a model that runs elsewhere may answer.
+    of_questions: the parameters that such a model leaves to choose.
+    memory: `lambda: f`, where f, which stands below, counts the bytes that it holds beside a model (`measure.unloaded`).
+    sweep: `lambda: SWEPT`, what a sweep does with it; None where no sweep can ask it.
+    """
+
+    function: Callable[..., Any]
+    command: str = ""
+    examples: tuple[str, ...] = ()
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    python_only: Mapping[str, str] = field(default_factory=dict)
+    lines_of: tuple[Callable[..., Any], ...] = ()
+    hosted: str | None = None
+    of_questions: tuple[str, ...] = ()
+    memory: Callable[[], Callable[..., int]] | None = None
+    sweep: Callable[[], Swept] | None = None
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self.function.__name__
+
+
+RECORDS: dict[str, MeasurementRecord] = {}
+"""By the function's name: the measurements of every module that is imported."""
+
+
 def measurement(**record: Any) -> Callable[[Callable[Arguments, Measured]], Callable[Arguments, Measured]]:
-    """Make a measurement of a function; `record` holds the fields of its `ostools.ground.records.Record`.
+    """Make a measurement of a function; `record` holds the other fields of its `MeasurementRecord`.
 
     - An argument of another type is refused with `InputError` before anything is computed.
     - It holds the lock of every model it is given (`hooks.locked`): another thread that wants the model waits.
@@ -39,8 +81,13 @@ def measurement(**record: Any) -> Callable[[Callable[Arguments, Measured]], Call
     - A call that takes long says so: a bar in a terminal or a notebook if the function takes `progress`, else one line by
       `logging`, with what would make it cheaper. `progress=False` silences both.
     """
-    Record(**record)  # a misspelt field fails at import
-    return _measured
+
+    def decorated(function: Callable[Arguments, Measured]) -> Callable[Arguments, Measured]:
+        measured = _measured(function)
+        RECORDS[function.__name__] = MeasurementRecord(function=measured, **record)
+        return measured
+
+    return decorated
 
 
 def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Measured]:

@@ -71,7 +71,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Swept:
-    """What a sweep does with a measurement that names this in its record: `@measurement(sweep="module:NAME")`.
+    """What a sweep does with a measurement that names this in its record: `@measurement(sweep=lambda: NAME)`.
 
     read: the result of stored rows.
     options: the parameters that a sweep file may set. Their types and defaults are the function's where None stands here;

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     Frame: TypeAlias = Any
     Column: TypeAlias = Any
     Row: TypeAlias = Any
+    Chart: TypeAlias = alt.TopLevelMixin
 else:
     Frame, Column, Row = pd.DataFrame, pd.Series, pd.Series
+    Chart = object  # Altair is imported when something is drawn
 
 _VERSIONED = ("oversquashing-tools", "torch", "transformers", "transformer-lens")
 AGREES_WITHIN = {"float64": 1e-9, "float32": 1e-4}
@@ -117,39 +119,22 @@ class Provenance:
         return json.loads(json.dumps(asdict(self), default=str), parse_constant=str)
 
 
-@cache
-def drawing() -> Any:
-    """The one door to the charts, opened at first use: results know no chart. The package that draws them says so in its entry
-    point `ostools.drawing`; it knows all charts, and which result is drawn by which."""
-    (entry_point,) = importlib.metadata.entry_points(group="ostools.drawing")
-    return entry_point.load()
-
-
 @dataclass(frozen=True, eq=False)
 class Result:
     """A tidy table `frame` with the `provenance` of its numbers.
 
-    `class Bounds(Result, chart="tokens:bounds_chart", findings=("...",), tables=(...))` says how it is shown. A class derived
-    from it is shown as it is. A class of another distribution brings a `plot` of its own.
-
-    chart: a module and a function in `ostools.reporting.charts`.
-    sentences: functions from the result to sentences, each a module and a function in `ostools.reporting`.
-    tables: what a terminal shows; none: the `summary`, or the `frame`.
+    A class says how it is shown: `chart` draws it, `findings` puts it into sentences, `tables` are what a terminal shows (none:
+    the `summary`, or the `frame`). What draws and says is imported when it is called, so that a result can be measured and
+    saved without it.
     """
 
-    chart: ClassVar[str] = ""
-    sentences: ClassVar[tuple[str, ...]] = ()
     tables: ClassVar[tuple[TableHead, ...]] = ()
 
     frame: pd.DataFrame
     provenance: Provenance
 
-    def __init_subclass__(
-        cls, *, chart: str = "", findings: Sequence[str] = (), tables: Sequence[TableHead] = (), **options: Any
-    ) -> None:
+    def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.chart, cls.tables = chart or cls.chart, tuple(tables) or cls.tables
-        cls.sentences = tuple(findings) or cls.sentences
         cls.__repr__ = Result.__repr__  # before `dataclass` writes one with every table in it
 
     def __repr__(self) -> str:
@@ -164,7 +149,7 @@ class Result:
         # What a terminal would obey, in a token or a name, is spelled out.
         return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
-    def plot(self, size: str | float | int | None = None, *, title: bool = True) -> alt.TopLevelMixin:
+    def plot(self, size: str | float | int | None = None, *, title: bool = True) -> Chart:
         """The chart of this result (Altair); shows itself in a notebook, without a network.
 
         Args:
@@ -177,15 +162,25 @@ class Result:
         `.save("figure.pdf")` of a chart embeds its fonts; the text of `.save("figure.svg")` is text.
         Raises `InputError` for a size that cannot be used.
         """
-        return drawing().chart_of(self, size, title)
+        from ostools.reporting.charts import finished
+
+        return finished(self, size, title)
+
+    def chart(self) -> Chart:
+        """The chart in its own size (Altair). Raises `InputError` for a class that draws none."""
+        raise InputError(
+            f"expected a result that has a chart, found {type(self).__name__}: give the class a `chart` method"
+        )
 
     def findings(self) -> list[str]:
         """Sentences that the numbers say, the most important one first; none of a result that has no words."""
-        return drawing().findings_of(self)
+        return []
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         """What a notebook shows: the chart, or why there is none and the first rows; in a terminal one line."""
-        return drawing().result_bundle(self)
+        from ostools.reporting.style.notebook import result_bundle
+
+        return result_bundle(self)
 
     def save(self, path: str | Path, *, size: str | float | int | None = None, title: bool = True) -> Path:
         """Write the table (.parquet .csv .json) or the chart (.html .png .svg .pdf), by the ending of `path`.
@@ -208,7 +203,9 @@ class Result:
 
     def _save_as(self, target: Path, ending: str, layout: Mapping[str, Any] | None = None) -> Path:
         if ending == ".html":
-            page = drawing().chart_page(self.plot(), f"ostools: {type(self).__name__.lower()}")
+            from ostools.reporting.page.page import chart_page
+
+            page = chart_page(self.plot(), f"ostools: {type(self).__name__.lower()}")
             return write_atomically(target, lambda part: part.write_text(page, encoding="utf-8"))
         if ending in PICTURES:
             chart = self.plot(**layout or {})
@@ -229,7 +226,10 @@ def load_result(path: str | Path) -> Result:
         raise InputError(f"path {source}: expected a name ending in .parquet or .json, found {source.suffix!r}")
     if not source.is_file():
         raise InputError(f"path {source}: expected a file, found {'no regular file' if source.exists() else 'nothing'}")
-    drawing().import_results()
+    import ostools.experiments
+    import ostools.measure
+    import ostools.sweep  # noqa: F401 -- the classes by whose name the file is read
+
     try:
         read = _read_parquet if source.suffix.lower() == ".parquet" else _read_json
         frame, provenance, stored = read(source)

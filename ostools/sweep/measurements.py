@@ -5,7 +5,6 @@ What a sweep file may ask of one is read from its function's signature: names, t
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import types
@@ -16,8 +15,9 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.ground.records import Record, records
+import ostools.measure  # noqa: F401 -- its measurements put themselves into RECORDS
 from ostools.hooks.errors import full_hints
+from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.swept import Cell, Rows, Swept
 
 
@@ -68,9 +68,8 @@ class Measurement:
     options: type[Options]
 
 
-def _measurement(target: str, record: Record) -> Measurement:
-    function, swept = _imported(target), _imported(record.sweep)
-    name = function.__name__.replace("_", "-")
+def _measurement(record: MeasurementRecord, swept: Swept, memory: Callable[..., int]) -> Measurement:
+    function, name = record.function, record.name.replace("_", "-")
     parameters, hints = inspect.signature(function).parameters, full_hints(function)
     fields: dict[str, Any] = {"name": (Literal[name], name)}
     for option, constraint in swept.options.items():
@@ -81,12 +80,7 @@ def _measurement(target: str, record: Record) -> Measurement:
         default = parameters[option].default
         fields[option] = (kind if constraint is None else Annotated[kind, constraint], default)
     options = create_model(f"{name} options", __base__=Options, **fields)
-    return Measurement(name, function, _imported(record.memory), swept, options)
-
-
-def _imported(target: str) -> Any:
-    module, _, name = target.partition(":")
-    return getattr(importlib.import_module(f"ostools.{module}"), name)
+    return Measurement(name, function, memory, swept, options)
 
 
 def _of_a_file(hint: Any) -> Any:
@@ -107,7 +101,9 @@ def _of_a_file(hint: Any) -> Any:
 
 MEASUREMENTS: dict[str, Measurement] = {
     measurement.name: measurement
-    for measurement in (_measurement(target, record) for target, record in records().items() if record.sweep)
+    for record in sorted(RECORDS.values(), key=lambda record: (record.function.__module__, record.name))
+    if record.sweep is not None and record.memory is not None
+    for measurement in (_measurement(record, record.sweep(), record.memory()),)
 }
 
 

@@ -17,7 +17,6 @@ import torch
 from ostools.cli import limits, terminal
 from ostools.cli.commands import MEASURED, Command
 from ostools.cli.options import has_model, takes_prompt
-from ostools.cli.signature import imported, signature_of
 from ostools.ground.errors import InputError
 from ostools.ground.memory import Free
 from ostools.ground.out_of_memory import chunk
@@ -55,7 +54,7 @@ def test_layers_that_the_configuration_lacks_are_refused_before_the_model_is_loa
 
 def asked_of(command: Command) -> str:
     """The command with a prompt where it takes one, else with its defaults."""
-    if any(map(takes_prompt, signature_of(command.function).parameters)) and command.words[0] != "collapse":
+    if any(map(takes_prompt, command.parameters)) and command.words[0] != "collapse":
         return f"{command.name} --prompt 11"
     return f"{command.name} --texts t.txt" if command.words[-1] == "corpus" else command.name
 
@@ -82,9 +81,8 @@ def test_a_refusal_names_options_that_the_command_has_and_that_are_not_chosen(
 ) -> None:
     monkeypatch.setattr(limits, "free_memory", lambda: Free(1 << 10, "on this machine"))
     (tmp_path / "t.txt").write_text("one two three")
-    words = (
-        next(command.words for command in MEASURED if line.startswith(command.name)) if line != "report" else (line,)
-    )
+    names = [command.words for command in MEASURED if line.startswith(command.name)]
+    words = max(names, key=len) if line != "report" else (line,)
     _, page, _ = run(*words, "--help")
     known, chosen = set(re.findall(r"--[a-z-]+", page)), line.split()
     while True:
@@ -160,7 +158,7 @@ def test_a_dry_run_is_refused_where_no_model_runs(run, line: str) -> None:
 def test_a_longer_prompt_under_a_mitigation_holds_more_in_every_measurement_of_a_task() -> None:
     model = Unloaded(locate(None, None), torch.float32, "cpu")
     for command in MEASURED:
-        memory: Any = imported(f"ostools.{command.memory}") if command.memory else lambda: 0
+        memory: Any = command.count_memory if command.memory else lambda: 0
         names = inspect.signature(memory).parameters
         if {"task", "lengths", "mitigation"} <= names.keys() and "prompt" not in names:
             values = {"task": "count-ones", "lengths": [64], "dtypes": ["float32"]}

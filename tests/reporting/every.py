@@ -15,7 +15,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools.experiments.reproduce.claims import CLAIMS, judged
-from ostools.ground.records import records
+from ostools.measure.measurement import RECORDS
 from ostools.models import Prompt
 from ostools.results import Result
 from tests.checkpoints import tiny_model
@@ -135,7 +135,7 @@ EVERY: dict[str, Callable[[], Result]] = {
 
 def _of_one_prompt() -> dict[str, Callable[[], Result]]:
     """Cases of the measurements of a prompt that have none above: a new measurement needs no line here."""
-    names = [target.partition(":")[2] for target, record in records().items() if record.command]
+    names = sorted(record.name for record in RECORDS.values() if record.command)
     signatures = {getattr(ost, name): inspect.signature(getattr(ost, name)) for name in names}
     return {
         str(signature.return_annotation): partial(_measured, measurement)

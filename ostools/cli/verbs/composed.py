@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ostools.cli.global_options import GLOBALS
-from ostools.cli.signature import with_options_of
 from ostools.cli.terminal import tell_written
 from ostools.ground.errors import InputError
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from ostools.tasks.questions import Question
 
 
-@with_options_of("ostools.models.tokens:encode", "text")
 def profile(
     model: TransformerBridge,
     prompt: str | Prompt | Question,
@@ -60,8 +58,6 @@ def profile(
     return measure.profile(measured, norm=norm)
 
 
-@with_options_of("ostools.measure.faithfulness.faithfulness:faithfulness", "profiles")
-@with_options_of("ostools.models.tokens:encode", "text")
 def faithfulness(
     model: TransformerBridge,
     prompt: str | Prompt | Question,
@@ -93,7 +89,6 @@ def faithfulness(
     return measure.faithfulness(model, profiles, mitigation=mitigation, **options)
 
 
-@with_options_of("ostools.measure.collapse.collapse:collapse")
 def collapse(
     model: TransformerBridge,
     task: CollapseTask | Task | str | None = None,
@@ -190,7 +185,6 @@ def pairs_memory(
     return collapse_memory(model, pairs, lengths, dtypes=dtypes, layers=layers, mitigation=mitigation)
 
 
-@with_options_of("ostools.models.tokens:encode", "model", "text")
 def difference(
     *,
     prompt: Prompt | None = None,

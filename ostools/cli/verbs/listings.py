@@ -214,13 +214,12 @@ def _row(listed: Listed, what: str) -> dict[str, str]:
 def measurements() -> None:
     """List the measurements: each command that runs a model, and the Python function behind it."""
     from ostools.cli.commands import MEASURED
-    from ostools.cli.signature import signature_of
 
     rows = [
         {
             "command": f"ostools {command.name}",
             "function": command.function.replace(":", "."),
-            "what": signature_of(command.function).summary.replace("`", ""),
+            "what": command.summary.replace("`", ""),
         }
         for command in sorted(MEASURED, key=lambda command: command.words)
     ]

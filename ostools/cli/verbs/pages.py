@@ -10,7 +10,6 @@ from ostools.cli import terminal
 from ostools.cli.global_options import GLOBALS
 from ostools.cli.prompts import Prompts
 from ostools.cli.running import EMBEDDED, at_work, each_at_work
-from ostools.cli.signature import with_options_of
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from ostools.models import Prompt
 
 
-@with_options_of("ostools.models.tokens:encode", "model", "text")
 def report(
     *,
     models: Sequence[str] | None = None,

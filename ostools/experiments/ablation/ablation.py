@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import pandas as pd
@@ -43,7 +43,7 @@ from ostools.measure.task_prompt import in_tokens_already
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Provenance, Result
+from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
@@ -58,15 +58,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Ablation(
-    Result,
-    chart="components:ablation_chart",
-    findings=(
-        "findings.effects:beliefs",
-        "findings.effects:ablation_findings",
-    ),
-    tables=(TableHead("top", "quantity target value ablated effect predicted_effect"),),
-):
+class Ablation(Result):
     """One row per prompt, part taken out, and quantity.
 
     Columns: task, length, seed, tokens; what (heads | edges | layers), method (what stands in its place: zero | mean), target
@@ -75,6 +67,8 @@ class Ablation(
     (log_probability of the right answer, nats); value (nothing taken out), ablated (measured with the part out), effect
     (ablated - value: real), predicted_effect (first order).
     """
+
+    tables: ClassVar = (TableHead("top", "quantity target value ablated effect predicted_effect"),)
 
     @property
     def agreement(self) -> pd.DataFrame:
@@ -117,6 +111,16 @@ class Ablation(
         ]
         return pd.concat(tables, ignore_index=True)
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.components import ablation_chart
+
+        return ablation_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.effects import ablation_findings, beliefs
+
+        return [*beliefs(self), *ablation_findings(self)]
+
 
 GREATEST = 3
 """First order is believed where it has the sign and size of each of this many greatest real effects."""
@@ -145,7 +149,7 @@ def _grouped(frame: Any) -> Iterator[tuple[Any, Any]]:
         "--what edges --target 2.0:64:7",
     ),
     defaults={"task": "copy-first", "lengths": "20"},
-    memory="experiments.ablation.ablation:ablation_memory",
+    memory=lambda: ablation_memory,
 )
 def ablation(
     model: TransformerBridge,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
@@ -33,7 +33,7 @@ from ostools.measure.task_prompt import TaskPrompt, render_prompt
 from ostools.measure.unloaded import Unloaded
 from ostools.models.describe import metadata_of
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Provenance, Result
+from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import AppendixTask
 from ostools.tasks.questions import Question, question
@@ -182,16 +182,13 @@ FIGURE_2_PANELS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Figure2(
-    Result,
-    chart="experiments.figures:figure_2_chart",
-    findings=("charts.experiments.figures:figure_2_findings",),
-    tables=(TableHead(columns="correct", groups="panel task"),),
-):
+class Figure2(Result):
     """`frame`: one row a panel (a to c), task and length.
 
     Its other columns are those of `ostools.measure.Evaluation` but mitigation, status, sample and log_probability.
     """
+
+    tables: ClassVar = (TableHead(columns="correct", groups="panel task"),)
 
     @property
     def title(self) -> str:
@@ -206,6 +203,16 @@ class Figure2(
             "The right answer is always 0, in (a) by the paper's words. A model that always says 0 would be right everywhere.",
             "The first digit is asked of 01…1, as in the paper's caption. The paper's Section 3.1 says 1…10 there too.",
         )
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.experiments.figures import figure_2_chart
+
+        return figure_2_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.experiments.figures import figure_2_findings
+
+        return [*figure_2_findings(self), *self.deviations]
 
 
 @measurement()

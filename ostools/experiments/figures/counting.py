@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
@@ -38,7 +38,7 @@ from ostools.measure.hosted.answer_file import Hosted
 from ostools.measure.measurement import measurement
 from ostools.measure.unloaded import Unloaded
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Result
+from ostools.results import Chart, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import AppendixTask
 from ostools.tasks.appendix_c import Mode
@@ -55,17 +55,14 @@ WAYS: tuple[Mode, ...] = ("none", "cot-zero-shot", "cot-few-shot")
 
 
 @dataclass(frozen=True, eq=False)
-class Figure3(
-    Result,
-    chart="experiments.figures:figure_3_chart",
-    findings=("charts.experiments.figures:figure_3_findings",),
-    tables=(TableHead(columns="correct absolute_error", groups="task mode"),),
-):
+class Figure3(Result):
     """`frame`: one row a task, mode (none | cot-zero-shot | cot-few-shot), length and seed (0 alone where nothing is drawn).
 
     Its columns are those of `ostools.measure.answers.result.Evaluation` but mitigation, status, sample and log_probability;
     absolute_error is NA where the answer held no number.
     """
+
+    tables: ClassVar = (TableHead(columns="correct absolute_error", groups="task mode"),)
 
     @property
     def title(self) -> str:
@@ -77,17 +74,24 @@ class Figure3(
         """Differences from the paper's figure, a sentence each."""
         return _deviations(self, self.frame)
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.experiments.figures import figure_3_chart
+
+        return figure_3_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.experiments.figures import figure_3_findings
+
+        return [*figure_3_findings(self), *self.deviations]
+
 
 @dataclass(frozen=True, eq=False)
-class Figure4(
-    Result,
-    chart="experiments.figures:figure_4_chart",
-    findings=("charts.experiments.figures:figure_4_findings",),
-    tables=(TableHead(columns="task mode output answers right", greatest="answers"),),
-):
+class Figure4(Result):
     """`frame`: one row a task, mode and number. Columns: task, mode, output (NA: no number to be read), answers (how often it
     was the answer), right (how often it was the right one; 0 for NA). `answers`: the rows of Figure 3 behind them.
     """
+
+    tables: ClassVar = (TableHead(columns="task mode output answers right", greatest="answers"),)
 
     answers: pd.DataFrame
 
@@ -100,6 +104,16 @@ class Figure4(
     def deviations(self) -> tuple[str, ...]:
         """Differences from the paper's figure, a sentence each."""
         return _deviations(self, self.answers)
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.experiments.figures import figure_4_chart
+
+        return figure_4_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.experiments.figures import figure_4_findings
+
+        return [*figure_4_findings(self), *self.deviations]
 
 
 @measurement()

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -38,7 +38,7 @@ from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import HEAD_CHUNK, NORM_WORDS, SITE_WORDS, VECTOR, Reading
 from ostools.measure.measurement import measurement
 from ostools.measure.unloaded import Unloaded
-from ostools.results import Provenance, Result
+from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import ItemsAs
 from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean
@@ -50,12 +50,7 @@ _INTERVAL = ["interval_low", "interval_high"]
 
 
 @dataclass(frozen=True, eq=False)
-class Figure5(
-    Result,
-    chart="experiments.figure5:figure_5_chart",
-    findings=("charts.experiments.figure5:figure_5_findings",),
-    tables=(TableHead(columns="panel pair dtype length mean head_minimum head_maximum"),),
-):
+class Figure5(Result):
     """One row per panel, pair, dtype and length.
 
     Columns: panel (a to d), task, pair (theorem | one-more-digit), site, per, norm, dtype, length (items of v), seeds (how
@@ -68,6 +63,8 @@ class Figure5(
     quantity that is drawn: the same site, pieces and norm. A dtype that overflows has its verdict alone. `curves`: the whole
     measurement of each panel, with every other distance and site.
     """
+
+    tables: ClassVar = (TableHead(columns="panel pair dtype length mean head_minimum head_maximum"),)
 
     verdicts: pd.DataFrame
     curves: Mapping[str, Collapse]
@@ -97,6 +94,16 @@ class Figure5(
         if "d" in self.curves:
             sentences.append("(d): the pair of one digit more after a comma is ours, so it has a panel of its own.")
         return tuple(sentences)
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.experiments.figure5 import figure_5_chart
+
+        return figure_5_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.experiments.figure5 import figure_5_findings
+
+        return [*figure_5_findings(self), *self.deviations]
 
 
 def _reading_deviations(reading: Reading) -> list[str]:

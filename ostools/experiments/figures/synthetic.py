@@ -50,7 +50,7 @@ from torch import Tensor
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.theory.distances import distance, total_variation
 from ostools.theory.lemmas import first_places_bound, prefix_total_variation
 from ostools.theory.positions import sinusoidal
@@ -78,11 +78,7 @@ value, and come out 1e-15 apart at most, by the order of adding; the scores, sum
 
 
 @dataclass(frozen=True, eq=False)
-class Figure8(
-    Result,
-    chart="experiments.decay:figure_8_chart",
-    findings=("charts.experiments.decay:figure_8_findings",),
-):
+class Figure8(Result):
     """`frame`, one row a reading, seed and length: length (n), l1, l2, linf (distance of the two last representations),
     relative (l2 / norm of the first), total_variation (of the attention weights of n and n + 1, mean over heads:
     sum_j |alpha_j - alpha*_j|, the copy's own weight against 0), rounding (where `relative` is up to it, the distances are
@@ -93,13 +89,19 @@ class Figure8(
 
     fits: pd.DataFrame
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.experiments.decay import figure_8_chart
+
+        return figure_8_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.experiments.decay import figure_8_findings
+
+        return figure_8_findings(self)
+
 
 @dataclass(frozen=True, eq=False)
-class Figure9(
-    Result,
-    chart="experiments.decay:figure_9_chart",
-    findings=("charts.experiments.decay:figure_9_findings",),
-):
+class Figure9(Result):
     """`frame`, one row a seed and length: length (n), seed, delta (total variation, L1, at most 2), bound (certified, of Lemma
     B.2: 2 min(k, n) e (e^eps - 1) / n).
 
@@ -107,6 +109,16 @@ class Figure9(
     """
 
     fits: pd.DataFrame
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.experiments.decay import figure_9_chart
+
+        return figure_9_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.experiments.decay import figure_9_findings
+
+        return figure_9_findings(self)
 
 
 def figure_8(

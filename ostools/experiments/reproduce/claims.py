@@ -11,7 +11,7 @@ import pandas as pd
 from ostools.experiments.reproduce import answers, collapse, squashing, statements
 from ostools.experiments.reproduce.claim import OUTCOMES, Claim, ResultsByPart
 from ostools.ground.errors import InputError
-from ostools.results import Frame, Result, frame_of
+from ostools.results import Chart, Frame, Result, frame_of
 
 CLAIMS: tuple[Claim, ...] = (
     *answers.CLAIMS,
@@ -26,9 +26,7 @@ COLUMNS = ("claim", "place", "words", "rule", "outcome", "measured", "parts", "f
 
 
 @dataclass(frozen=True, eq=False)
-class Reproduction(
-    Result, chart="experiments.figures:claims_chart", findings=("charts.experiments.figures:reproduction_findings",)
-):
+class Reproduction(Result):
     """`frame`: one row a claim of the paper. Columns: claim (its name), place, words (the paper's own), rule (when it agrees),
     outcome (agrees | holds by construction | does not agree | could not be tested), measured (what was found, or why nothing
     was), parts (what it was judged by), figures.
@@ -47,6 +45,16 @@ class Reproduction(
         """Number of claims by outcome."""
         frame: Frame = frame_of(self)
         return {name: int((frame["outcome"] == name).sum()) for name in OUTCOMES}
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.experiments.figures import claims_chart
+
+        return claims_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.experiments.figures import reproduction_findings
+
+        return reproduction_findings(self)
 
 
 def chosen_claims(figures: Iterable[int] | None = None) -> list[Claim]:

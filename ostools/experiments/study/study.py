@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
@@ -24,7 +24,7 @@ from ostools.ground.names import checked_list, checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import require_batch_size
-from ostools.measure.answers.evaluate import evaluate_memory
+from ostools.measure.answers.evaluate import evaluate, evaluate_memory
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.measurement import measurement
@@ -36,7 +36,7 @@ from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models.describe import metadata_of
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Provenance, Result
+from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
@@ -50,15 +50,7 @@ COLUMNS = [
 
 
 @dataclass(frozen=True, eq=False)
-class Study(
-    Result,
-    chart="experiments.study:study_chart",
-    findings=("findings.effects:study_findings",),
-    tables=(
-        TableHead("verdicts", "mitigation answers log_probability collapse sensitivity"),
-        TableHead("effects", "mitigation quantity dtype kind scale effect low high lengths inactive"),
-    ),
-):
+class Study(Result):
     """One row per mitigation, length, seed and quantity, and dtype where it applies.
 
     Columns: mitigation (as `mitigations.mitigation` takes it), length (items), seed, dtype (of a collapse distance), quantity,
@@ -75,16 +67,31 @@ class Study(
     `effects` and `verdicts`: see `ostools.experiments.study.verdicts`.
     """
 
+    tables: ClassVar = (
+        TableHead("verdicts", "mitigation answers log_probability collapse sensitivity"),
+        TableHead("effects", "mitigation quantity dtype kind scale effect low high lengths inactive"),
+    )
+
     effects: pd.DataFrame
     verdicts: pd.DataFrame
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.experiments.study import study_chart
+
+        return study_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.effects import study_findings
+
+        return study_findings(self)
 
 
 @measurement(
     command="mitigate",
     examples=("--task count-ones --mitigation separator:every=3 --mitigation hint --lengths 4:64 --out study.html",),
     defaults={"task": "copy-last", "mitigations": "separator:every=3 hint interleave", "lengths": "4:64"},
-    lines_of=("measure.answers.evaluate:evaluate",),
-    memory="experiments.study.study:study_memory",
+    lines_of=(evaluate,),
+    memory=lambda: study_memory,
 )
 def study(
     model: TransformerBridge,

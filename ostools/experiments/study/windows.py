@@ -20,7 +20,7 @@ from ostools.experiments.study.arms import Arm, Cell, StudyPlan, within_training
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_numbers
-from ostools.measure.answers.evaluate import evaluate_memory
+from ostools.measure.answers.evaluate import evaluate, evaluate_memory
 from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import ACTIVE, REFUSED
@@ -28,7 +28,7 @@ from ostools.measure.position import checked_position, reading
 from ostools.measure.task_prompt import CHAT, ZERO_SHOT, render_prompt
 from ostools.measure.unloaded import Unloaded
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 from ostools.theory.statistics.intervals import wilson
@@ -40,9 +40,7 @@ _FRONTS = {"front": "accuracy", "front_probability": "log_probability"}
 
 
 @dataclass(frozen=True, eq=False)
-class WindowStudy(
-    Result, chart="experiments.study:windows_chart", findings=("charts.experiments.study:windows_findings",)
-):
+class WindowStudy(Result):
     """One row per window, length and seed.
 
     Columns: window (keys that a query sees; NA: no window), length, seed, status ("none", "active", "inactive": the window
@@ -61,13 +59,23 @@ class WindowStudy(
 
     summary: pd.DataFrame
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.experiments.study import windows_chart
+
+        return windows_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.experiments.study import windows_findings
+
+        return windows_findings(self)
+
 
 @measurement(
     command="mitigate windows",
     examples=("--task copy-last --lengths 32 --windows 2:64 --out x.png",),
     defaults={"task": "copy-last", "lengths": "8,16,32"},
-    lines_of=("measure.answers.evaluate:evaluate",),
-    memory="experiments.study.windows:windows_memory",
+    lines_of=(evaluate,),
+    memory=lambda: windows_memory,
 )
 def windows(
     model: TransformerBridge,

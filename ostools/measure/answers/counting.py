@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 from transformer_lens.model_bridge import TransformerBridge
@@ -43,7 +43,7 @@ from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.tokens import token_text
-from ostools.results import Frame, Provenance, Result, frame_of
+from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.results.table_head import TableHead
 from ostools.tasks.appendix_c import COUNTING, AppendixTask
 
@@ -58,12 +58,7 @@ _NO_VERDICT = "no verdict: float64 is the reference, whose own noise is not know
 
 
 @dataclass(frozen=True, eq=False)
-class Counting(
-    Result,
-    chart="answers:counting_chart",
-    findings=("findings.answers:counting_findings",),
-    tables=(TableHead(columns="dtype length key answer absolute_error distance pair_noise"),),
-):
+class Counting(Result):
     """One row per count (`length`, items of the sequence) and dtype: what is predicted to be possible, and what was answered.
 
     Columns: task, seed, length, tokens (of the prompt with its line begun), dtype (a precision by name); key (the right
@@ -75,14 +70,26 @@ class Counting(
     `summary`: one row a dtype, see `summarise`. `curve`: the collapse behind the distances.
     """
 
+    tables: ClassVar = (TableHead(columns="dtype length key answer absolute_error distance pair_noise"),)
+
     summary: pd.DataFrame
     curve: Collapse
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.answers import counting_chart
+
+        return counting_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.answers import counting_findings
+
+        return counting_findings(self)
 
 
 @measurement(
     command="evaluate counting",
     examples=("--task count-ones --dtype float32 --out counting.png",),
-    memory="measure.answers.counting:counting_memory",
+    memory=lambda: counting_memory,
 )
 @in_smaller_chunks
 def counting(

@@ -70,8 +70,8 @@ of the right line: it is that of a line that ends."""
     defaults={"task": "count-ones", "lengths": "1:64"},
     hosted="questions",
     of_questions=("task", "lengths", "seeds", "mitigation"),
-    memory="measure.answers.evaluate:evaluate_memory",
-    sweep="measure.answers.evaluate:SWEPT",
+    memory=lambda: evaluate_memory,
+    sweep=lambda: SWEPT,
 )
 @in_smaller_chunks
 def evaluate(

@@ -11,7 +11,7 @@ from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.words import title_of
 from ostools.measure.answers.result import LEVEL, Evaluation
-from ostools.results import Result, frame_of
+from ostools.results import Chart, Result, frame_of
 from ostools.theory.statistics.paired import mcnemar, paired_difference
 
 SMALL = 0.05
@@ -27,7 +27,7 @@ _OUTCOMES = {
 
 
 @dataclass(frozen=True, eq=False)
-class AnswerDifference(Result, chart="answers:difference_chart", findings=("findings.answers:difference_findings",)):
+class AnswerDifference(Result):
     """One row per question that both answered: who is right.
 
     Columns: length, seed, key (the right answer), first and second (the answer lines), first_correct, second_correct, right
@@ -46,6 +46,16 @@ class AnswerDifference(Result, chart="answers:difference_chart", findings=("find
 
     summary: pd.DataFrame
     curves: pd.DataFrame
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.answers import difference_chart
+
+        return difference_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.answers import difference_findings
+
+        return difference_findings(self)
 
 
 def answer_difference(first: Evaluation, second: Evaluation) -> AnswerDifference:

@@ -11,7 +11,7 @@ import pandas as pd
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.measure.answers.reading import CUT_OFF, HAS_ANSWER, SOMETHING_ELSE
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.theory.statistics.heaping import Heaping, heaping
 from ostools.theory.statistics.intervals import wilson
 
@@ -28,11 +28,7 @@ PROMPTS, SAMPLES, NOT_SAMPLED = "prompts", "samples of one prompt", "nothing was
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation(
-    Result,
-    chart="answers:evaluation_chart",
-    findings=("findings.answers:evaluation_findings", "findings.answers:unread_texts"),
-):
+class Evaluation(Result):
     """One row per prompt and sample.
 
     Columns: task, mode (of reasoning), elicitation (chat, few-shot or zero-shot), mitigation, status ("none": no
@@ -76,6 +72,16 @@ class Evaluation(
     @property
     def read(self) -> int:
         return self.wrong + int(self.summary["right"].to_numpy(dtype=int).sum())
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.answers import evaluation_chart
+
+        return evaluation_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.answers import evaluation_findings, unread_texts
+
+        return [*evaluation_findings(self), *unread_texts(self)]
 
 
 def summarise(frame: pd.DataFrame, random: bool, sampled: bool) -> pd.DataFrame:

@@ -8,7 +8,7 @@ pass; each layer's pattern is reduced as it appears, and of a square 64 position
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Unpack, cast
+from typing import Any, ClassVar, Unpack, cast
 
 import pandas as pd
 import torch
@@ -33,7 +33,7 @@ from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Frame, Provenance, Result, drawing
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.questions import Question, question
@@ -45,12 +45,7 @@ SIDE = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Attention(
-    Result,
-    chart="attention:attention_chart",
-    findings=("charts.attention:attention_findings",),
-    tables=(TableHead(columns="layer head token position weight", greatest="weight"),),
-):
+class Attention(Result):
     """Attention weights of the last token: one row is one layer, head and token attended to.
 
     Columns: layer, head, position, token_id, token, origin (whose it is, of `models.ORIGINS`), item (of the task's sequence;
@@ -59,6 +54,8 @@ class Attention(
     squares: the whole patterns, positions max-pooled into `bins` (start, end, end excluded), of which the last holds the last
     token alone: the last row of a square is its own.
     """
+
+    tables: ClassVar = (TableHead(columns="layer head token position weight", greatest="weight"),)
 
     squares: Float[Tensor, "layer head bin_query bin_key"]
     bins: Bins
@@ -92,13 +89,25 @@ class Attention(
         for anything. With `against` the two stand side by side on one colour scale, after the difference of their last
         tokens' rows; where tokens have no partners, the page says so.
         """
-        return drawing().attention_view(self, against)
+        from ostools.reporting.charts.heads_view import attention_view
+
+        return attention_view(self, against)
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.attention import attention_chart
+
+        return attention_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.attention import attention_findings
+
+        return attention_findings(self)
 
 
 @measurement(
     command="attention",
     examples=('--prompt "Can you copy the following number?1111" --out x.html', "--task copy-last --length 12"),
-    memory="measure.attention.attention:patterns_memory",
+    memory=lambda: patterns_memory,
 )
 @in_smaller_chunks
 def attention(

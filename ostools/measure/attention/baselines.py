@@ -16,7 +16,7 @@ Cost: one forward pass, and n^2 vectors of d_model numbers a layer for `alti`, s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import pandas as pd
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
+from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.forward import forward
 from ostools.measure.measurement import measurement
@@ -35,7 +36,7 @@ from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
 from ostools.theory.path_sum import chunks
@@ -44,17 +45,14 @@ BASELINES = ("mean", "rollout", "value-weighted", "alti")
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionBaselines(
-    Result,
-    chart="tokens:attention_baselines_chart",
-    findings=("findings.profiles:attention_baselines_findings",),
-    tables=(TableHead(columns="position token value", across="baseline"),),
-):
+class AttentionBaselines(Result):
     """Attention of the last token to each token, read four ways: one row is one token under one baseline.
 
     Columns: position, token_id, token, origin, baseline ("mean" | "rollout" | "value-weighted" | "alti"), value. The values of
     mean, rollout and alti add up to 1. Those of value-weighted have the size of what heads write into the residual stream.
     """
+
+    tables: ClassVar = (TableHead(columns="position token value", across="baseline"),)
 
     @property
     def by_token(self) -> Frame:
@@ -62,11 +60,21 @@ class AttentionBaselines(
         table: Frame = self.frame
         return by_token(table, table["baseline"], table["value"], "measured")
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.tokens import attention_baselines_chart
+
+        return attention_baselines_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.profiles import attention_baselines_findings
+
+        return attention_baselines_findings(self)
+
 
 @measurement(
     command="attention baselines",
     examples=('--prompt "The capital of France is" --out baselines.png',),
-    memory="measure.bounds.bounds:bounds_memory",
+    memory=lambda: bounds_memory,
 )
 def attention_baselines(
     model: TransformerBridge,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -13,28 +13,25 @@ from ostools.ground.words import title_of
 from ostools.measure.attention.attention import Attention
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import partners
-from ostools.results import Provenance, Result
+from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
 
 Pairs = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionDifference(
-    Result,
-    chart="attention:attention_difference_chart",
-    findings=("charts.attention:difference_findings",),
-    tables=(
-        TableHead(
-            columns="layer head token first_position second_position first second difference", greatest="difference"
-        ),
-    ),
-):
+class AttentionDifference(Result):
     """The last tokens' weights of two attentions: one row is one layer, head and pair of tokens that are the same.
 
     Columns: layer, head, first_position, second_position, token, first, second (the weights), difference (second - first).
     Tokens without a partner are in `first` and `second` (the attentions) alone. `labels`: what tells the two apart.
     """
+
+    tables: ClassVar = (
+        TableHead(
+            columns="layer head token first_position second_position first second difference", greatest="difference"
+        ),
+    )
 
     first: Attention
     second: Attention
@@ -49,6 +46,16 @@ class AttentionDifference(
 
     def view(self) -> Any:
         return self.first.view(self.second)
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.attention import attention_difference_chart
+
+        return attention_difference_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.attention import difference_findings
+
+        return difference_findings(self)
 
 
 @measurement()

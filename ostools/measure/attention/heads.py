@@ -19,6 +19,7 @@ from ostools import hooks
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_list
 from ostools.hooks.register import hidden
+from ostools.measure.attention.attention import patterns_memory
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import no_logits, true_arithmetic
@@ -27,7 +28,7 @@ from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.chat import TEXT
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Provenance, Result
+from ostools.results import Chart, Provenance, Result
 from ostools.tasks.questions import Question
 
 SINK = 0.3
@@ -43,7 +44,7 @@ PerHead = Float[Tensor, " head"] | Bool[Tensor, " head"]
 
 
 @dataclass(frozen=True, eq=False)
-class HeadScores(Result, chart="attention:heads_chart", findings=("findings.profiles:head_scores_findings",)):
+class HeadScores(Result):
     """One row per prompt, layer and head; queries are all but the first token, which can only attend to itself.
 
     Columns: prompt (its index), tokens, first_origin (whose the first token is, of `models.ORIGINS`; missing where that is not
@@ -65,11 +66,21 @@ class HeadScores(Result, chart="attention:heads_chart", findings=("findings.prof
         table: Any = self.frame
         return table.groupby(["layer", "head"], as_index=False)[list(SCORES)].mean()
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.attention import heads_chart
+
+        return heads_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.profiles import head_scores_findings
+
+        return head_scores_findings(self)
+
 
 @measurement(
     command="attention heads",
     examples=('--prompt "Once upon a time" --out heads.png',),
-    memory="measure.attention.attention:patterns_memory",
+    memory=lambda: patterns_memory,
 )
 def head_scores(
     model: TransformerBridge,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, Unpack, get_args
+from typing import ClassVar, Literal, Unpack, get_args
 
 import numpy as np
 import pandas as pd
@@ -63,22 +63,14 @@ from ostools.models import Prompt
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.shape import Shape
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
 from ostools.theory.path_sum import CHUNK_BUDGET
 
 
 @dataclass(frozen=True, eq=False)
-class Bounds(
-    Result,
-    chart="tokens:bounds_chart",
-    findings=("findings.profiles:bounds_findings",),
-    tables=(
-        TableHead("beliefs", "variant words"),
-        TableHead(columns="last position token value", across="variant kind linearisation norm"),
-    ),
-):
+class Bounds(Result):
     """Path sums: one row is one token under one variant.
 
     Columns: last (the position m whose y_m is meant), position, token_id, token, origin, variant, kind (certified |
@@ -87,6 +79,11 @@ class Bounds(
     `ostools.measure.bounds.variants`; missing of a certified bound, and where it could not be tested).
     `beliefs` has the numbers behind it, one row a form: variant, believed, spearman, log10_off, words.
     """
+
+    tables: ClassVar = (
+        TableHead("beliefs", "variant words"),
+        TableHead(columns="last position token value", across="variant kind linearisation norm"),
+    )
 
     @property
     def by_token(self) -> Frame:
@@ -103,11 +100,19 @@ class Bounds(
         columns = ["variant", "believed", "spearman", "log10_off", "words"]
         return pd.DataFrame(table, columns=columns).astype({"believed": "boolean"})
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.tokens import bounds_chart
+
+        return bounds_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.profiles import bounds_findings
+
+        return bounds_findings(self)
+
 
 @dataclass(frozen=True, eq=False)
-class PromptBounds(
-    Result, PromptResults[Bounds], chart="corpus:several_chart", findings=("findings.profiles:prompts_findings",)
-):
+class PromptBounds(Result, PromptResults[Bounds]):
     """The path sums of several prompts: one table, with the column `prompt`; the result of each; means over relative
     position."""
 
@@ -119,13 +124,23 @@ class PromptBounds(
         of_last = frame[frame["last"] == frame["last"].max()]
         return of_last.assign(source=of_last["variant"], layer=0)[PROFILE]
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.corpus import several_chart
+
+        return several_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.profiles import prompts_findings
+
+        return prompts_findings(self)
+
 
 @one_or_several(Bounds, PromptBounds)
 @measurement(
     command="bounds",
     examples=('--prompt "The capital of France is" --variant local --out bounds.png',),
-    memory="measure.bounds.bounds:bounds_memory",
-    sweep="measure.bounds.bounds:SWEPT",
+    memory=lambda: bounds_memory,
+    sweep=lambda: SWEPT,
 )
 @in_smaller_chunks
 def bounds(

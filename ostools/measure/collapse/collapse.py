@@ -22,6 +22,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
+from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.prompt_sets import PromptSet, RenderedPairs, as_pairs
 from ostools.measure.collapse.result import Collapse, as_rows, from_rows
 from ostools.measure.collapse.run import CollapseRun, Views
@@ -74,7 +75,7 @@ def collapse(
 ) -> list[Collapse]: ...
 
 
-@measurement(memory="measure.collapse.distances:collapse_memory", sweep="measure.collapse.collapse:SWEPT")
+@measurement(memory=lambda: collapse_memory, sweep=lambda: SWEPT)
 @in_smaller_chunks
 def collapse(
     model: TransformerBridge,

@@ -4,7 +4,7 @@ store."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -22,7 +22,7 @@ from ostools.measure.collapse.verdicts import (
     judge,
     over_seeds,
 )
-from ostools.results import Column, Frame, Provenance, Result, frame_of
+from ostools.results import Chart, Column, Frame, Provenance, Result, frame_of
 from ostools.results.table_head import TableHead
 from ostools.theory.distances import hidden_ranges
 
@@ -33,14 +33,7 @@ SAME_IN_FLOAT64 = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Collapse(
-    Result,
-    chart="collapse_parts:collapse_result_chart",
-    findings=("findings.collapse:result_findings",),
-    tables=(
-        TableHead("curve", "pair seed layer length mean pair_noise machine_line", across="dtype", title="curve_title"),
-    ),
-):
+class Collapse(Result):
     """One row per pair, length, dtype, site, reading and norm.
 
     Columns: task, pair (theorem | one-more-digit | task), seed, length (items of v), tokens (of v), dtype (a precision by
@@ -65,6 +58,10 @@ class Collapse(
     The paper's theorem and its Figure 5 speak of v^(L), before the final norm, and `experiments.figure_5` draws that. But "the
     next-token prediction usually depends purely on y_n" (section 2): what a model can tell apart is what differs at y.
     """
+
+    tables: ClassVar = (
+        TableHead("curve", "pair seed layer length mean pair_noise machine_line", across="dtype", title="curve_title"),
+    )
 
     reference: pd.DataFrame
     reading: Reading | None = None
@@ -159,6 +156,16 @@ class Collapse(
     def _limits(self) -> Limits:
         task = "" if self.frame.empty else str(frame_of(self)["task"].iloc[0])
         return Limits.of(self.provenance, task)
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.collapse_parts import collapse_result_chart
+
+        return collapse_result_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.collapse import result_findings
+
+        return result_findings(self)
 
 
 def next_tokens(result: Collapse) -> list[tuple[int, int, str]]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
@@ -40,7 +40,7 @@ from ostools.measure.position import PROMPT_END
 from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation, changes_pass, label, optional, running
 from ostools.models import Prompt
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import CollapseTask, Pair
 from ostools.tasks.base import seeds_of
@@ -149,12 +149,7 @@ def _table(variations: VariationTensor, prompts: PromptSet, pair_numbers: Sequen
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionVariation(
-    Result,
-    chart="spectra:attention_variation_chart",
-    findings=("findings.profiles:attention_variation_findings",),
-    tables=(TableHead("over_heads"),),
-):
+class AttentionVariation(Result):
     """One row per seed, length, layer and head.
 
     Columns: task, seed, length (items of v), tokens (of v), layer (0 ... L-1), head; delta (sum_i |alpha_(n,i) -
@@ -163,16 +158,28 @@ class AttentionVariation(
     the repeated token does not see what the last one saw, as under a sliding window).
     """
 
+    tables: ClassVar = (TableHead("over_heads"),)
+
     def over_heads(self) -> Frame:
         table: Any = self.frame
         return table.groupby(["layer", "length"], as_index=False)[list(QUANTITIES)].mean()
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.spectra import attention_variation_chart
+
+        return attention_variation_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.profiles import attention_variation_findings
+
+        return attention_variation_findings(self)
 
 
 @measurement(
     command="collapse variation",
     examples=("--task figure-5c --lengths 1:200 --out variation.png",),
     defaults={"lengths": "1:128"},
-    memory="measure.collapse.variation:variation_memory",
+    memory=lambda: variation_memory,
 )
 @in_smaller_chunks
 def attention_variation(

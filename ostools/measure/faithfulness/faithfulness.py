@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -51,7 +51,7 @@ from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.chat import PROMPT_PROVENANCE
 from ostools.models.tokens import one_token, token_text
-from ostools.results import Frame, Provenance, Result, frame_of
+from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.results.table_head import TableHead
 from ostools.theory.profiles import rank_correlation
 from ostools.theory.statistics.intervals import spearman_interval
@@ -62,15 +62,7 @@ FEWEST_ORDERS = 19  # so that p can be 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Faithfulness(
-    Result,
-    chart="profile:faithfulness_chart",
-    findings=("findings.effects:faithfulness_findings",),
-    tables=(
-        TableHead("correlations"),
-        TableHead("areas"),
-    ),
-):
+class Faithfulness(Result):
     """Effects of leaving out each token of a prompt, and how profiles rank them.
 
     `frame`, one row a token before the last and way ("removed" | "replaced" | "masked"): position, token_id, token, origin,
@@ -94,9 +86,24 @@ class Faithfulness(
     draws, orders, steps, seed.
     """
 
+    tables: ClassVar = (
+        TableHead("correlations"),
+        TableHead("areas"),
+    )
+
     correlations: pd.DataFrame
     deletion: pd.DataFrame
     areas: pd.DataFrame
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.profile import faithfulness_chart
+
+        return faithfulness_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.effects import faithfulness_findings
+
+        return faithfulness_findings(self)
 
 
 @measurement()

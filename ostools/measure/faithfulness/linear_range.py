@@ -15,7 +15,7 @@ scale so small that what is left there is rounding, which decides from which sca
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import pandas as pd
@@ -39,7 +39,7 @@ from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions, token_text
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
 from ostools.theory.profiles import rank_correlation
@@ -54,12 +54,7 @@ _ROWS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class LinearRange(
-    Result,
-    chart="profile:linear_range_chart",
-    findings=("charts.profile:linear_range_findings",),
-    tables=(TableHead("tokens"),),
-):
+class LinearRange(Result):
     """Linear range of the derivative: one row is one token on its way to one other token.
 
     Columns: position, token_id, token, origin; other_id, other (the token it moves towards); linear_range (the largest t up to
@@ -67,6 +62,8 @@ class LinearRange(
     (||J_i (v' - v_i)||), change (||y' - y||, the token replaced), error (of the prediction at t = 1). A control token has no
     other of its kind: its row has no values.
     """
+
+    tables: ClassVar = (TableHead("tokens"),)
 
     @property
     def tokens(self) -> pd.DataFrame:
@@ -87,11 +84,21 @@ class LinearRange(
         frame: Frame = self.frame[self.frame["change"].notna()]
         return rank_correlation(frame["predicted_change"].to_numpy(float), frame["change"].to_numpy(float))
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.profile import linear_range_chart
+
+        return linear_range_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.profile import linear_range_findings
+
+        return linear_range_findings(self)
+
 
 @measurement(
     command="sensitivity range",
     examples=('--prompt "The capital of France is" --draws 2 --out range.png',),
-    memory="measure.faithfulness.linear_range:linear_range_memory",
+    memory=lambda: linear_range_memory,
 )
 @in_smaller_chunks
 def linear_range(

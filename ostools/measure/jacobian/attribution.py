@@ -42,7 +42,7 @@ from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.generic.bridge import block_notes
 from ostools.models.tokens import EncodingOptions, one_token, token_text
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.tasks.questions import Question
 
 _COMPLETE = "detached"
@@ -50,7 +50,7 @@ _COMPLETE = "detached"
 
 
 @dataclass(frozen=True, eq=False)
-class Attribution(Result, chart="tokens:attribution_chart", findings=("findings.profiles:attribution_findings",)):
+class Attribution(Result):
     """The parts of one logit: one row a token of the prompt, and a last one for the biases or the remainder.
 
     Columns: position and token_id (NA in the last row), token, part ("token" | "biases" | "remainder"), contribution:
@@ -70,11 +70,21 @@ class Attribution(Result, chart="tokens:attribution_chart", findings=("findings.
         table: Any = self.frame
         return table[table["part"] == "token"]
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.tokens import attribution_chart
+
+        return attribution_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.profiles import attribution_findings
+
+        return attribution_findings(self)
+
 
 @measurement(
     command="sensitivity attribution",
     examples=('--prompt "Once upon a" --out parts.png',),
-    memory="measure.jacobian.attribution:attribution_memory",
+    memory=lambda: attribution_memory,
 )
 @in_smaller_chunks
 def attribution(

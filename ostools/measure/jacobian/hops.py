@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import pandas as pd
 import torch
@@ -39,7 +39,7 @@ from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
 from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
@@ -54,18 +54,15 @@ _MIXES = {torch.float64: 1e-12, torch.float32: 1e-5}
 
 
 @dataclass(frozen=True, eq=False)
-class Hops(
-    Result,
-    chart="spectra:hops_chart",
-    findings=("charts.spectra:hops_findings",),
-    tables=(TableHead("summary"),),
-):
+class Hops(Result):
     """One row per token and number of attention hops, of the frozen derivative at the embeddings.
 
     Columns: position, token_id, token, origin; hops ("0", "1", ..., "more", "all"); frobenius_norm of that part, with the 95%
     interval frobenius_lower to frobenius_upper (exact: both equal it); share, <J^(h), J> / ||J||^2, the part's signed share
     of the squared norm. The shares of a token add up to 1; they are missing of a token that nothing reaches y_n from.
     """
+
+    tables: ClassVar = (TableHead("summary"),)
 
     @property
     def reached(self) -> Frame:
@@ -90,11 +87,21 @@ class Hops(
         sums = frame[frame["hops"] == ALL].set_index("position")
         return sums[["token"]].assign(cancellation=parts / sums["frobenius_norm"]).reset_index()
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.spectra import hops_chart
+
+        return hops_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.spectra import hops_findings
+
+        return hops_findings(self)
+
 
 @measurement(
     command="sensitivity hops",
     examples=('--prompt "The capital of France is" --out hops.png',),
-    memory="measure.jacobian.hops:hops_memory",
+    memory=lambda: hops_memory,
 )
 def hops(
     model: TransformerBridge,

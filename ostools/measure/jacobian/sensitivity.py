@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Unpack
+from typing import Annotated, Any, ClassVar, Literal, Unpack
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ from ostools.hooks.sites import unknown_inside
 from ostools.measure.jacobian import norms as jacobian_norms
 from ostools.measure.jacobian.linearisation_run import METHODS, NORMS, JacobianOptions, MeasuredNorms, measured
 from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS, LINEARISATIONS, Linearised, differentiated
-from ostools.measure.jacobian.memory import require_exact_logit
+from ostools.measure.jacobian.memory import require_exact_logit, sensitivity_memory
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -46,7 +46,7 @@ from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.generic.bridge import block_notes
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
 
@@ -55,17 +55,7 @@ _ROWS = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Sensitivity(
-    Result,
-    chart="profile:sensitivity_result_chart",
-    findings=("findings.sensitivity:sensitivity_findings",),
-    tables=(
-        TableHead(
-            columns="layer position token operator_norm frobenius_norm frobenius_lower frobenius_upper",
-            across="linearisation",
-        ),
-    ),
-):
+class Sensitivity(Result):
     """Measured norms: one row is one token at one layer under one linearisation.
 
     Columns: position, token_id, token, origin (where the token comes from: special | template | system | text | mixed, see
@@ -80,6 +70,13 @@ class Sensitivity(
     `provenance.parameters["runs"]` says how each linearisation was computed and checked.
     """
 
+    tables: ClassVar = (
+        TableHead(
+            columns="layer position token operator_norm frobenius_norm frobenius_lower frobenius_upper",
+            across="linearisation",
+        ),
+    )
+
     @property
     def by_token(self) -> Frame:
         """The Frobenius norm of each token's embedding: position, token, source (the linearisation), norm, kind."""
@@ -87,11 +84,19 @@ class Sensitivity(
         rows = table[table["layer"] == 0]
         return by_token(rows, rows["linearisation"], rows["frobenius_norm"], rows["method"].map(METHOD_KINDS))
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.profile import sensitivity_result_chart
+
+        return sensitivity_result_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.sensitivity import sensitivity_findings
+
+        return sensitivity_findings(self)
+
 
 @dataclass(frozen=True, eq=False)
-class Sensitivities(
-    Result, PromptResults[Sensitivity], chart="corpus:several_chart", findings=("findings.profiles:prompts_findings",)
-):
+class Sensitivities(Result, PromptResults[Sensitivity]):
     """The sensitivities of several prompts: one table, with the column `prompt`; the result of each; means over relative
     position."""
 
@@ -106,6 +111,16 @@ class Sensitivities(
         # Of a sketch's operator norm bounds are known.
         return table.loc[(table["kind"] == "measured") | (table["norm"] == "frobenius"), PROFILE]
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.corpus import several_chart
+
+        return several_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.profiles import prompts_findings
+
+        return prompts_findings(self)
+
 
 @one_or_several(Sensitivity, Sensitivities)
 @measurement(
@@ -117,8 +132,8 @@ class Sensitivities(
         "--ids 2,40,50 --model ./my-model",
         '--prompt "Once upon a" --logit " time" --logit " day"',
     ),
-    memory="measure.jacobian.memory:sensitivity_memory",
-    sweep="measure.jacobian.sensitivity:SWEPT",
+    memory=lambda: sensitivity_memory,
+    sweep=lambda: SWEPT,
 )
 @in_smaller_chunks
 def sensitivity(

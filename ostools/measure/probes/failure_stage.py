@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Unpack, cast
+from typing import Any, ClassVar, Literal, Unpack, cast
 
 import numpy as np
 import pandas as pd
@@ -45,7 +45,7 @@ from ostools.mitigations import Mitigation
 from ostools.mitigations.named import NONE
 from ostools.models.tokenizer_calls import decoded
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Frame, Provenance, Result, Row, frame_of
+from ostools.results import Chart, Frame, Provenance, Result, Row, frame_of
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 
@@ -70,14 +70,7 @@ _STATUS = (ACTIVE, REFUSED, INACTIVE)  # of several prompts, the first that is t
 
 
 @dataclass(frozen=True, eq=False)
-class FailureStage(
-    Result,
-    chart="components:failure_stage_chart",
-    findings=("findings.probes:failure_stage_findings",),
-    tables=(
-        TableHead(columns="mitigation dtype length verdict prompts read unread undecodable indistinguishable status"),
-    ),
-):
+class FailureStage(Result):
     """One row per mitigation, dtype and length: what becomes of the answers.
 
     Of every prompt it is asked whether the model's answer is right (greedily, after the begun line), and whether a linear
@@ -101,6 +94,10 @@ class FailureStage(
 
     `answers`: a row per prompt. `probes`: what `probe` found without a mitigation, and `under` by the name of each.
     """
+
+    tables: ClassVar = (
+        TableHead(columns="mitigation dtype length verdict prompts read unread undecodable indistinguishable status"),
+    )
 
     answers: pd.DataFrame
     probes: Decodability
@@ -132,6 +129,16 @@ class FailureStage(
         come = joined["after"].map(STAGES.index) > joined["before"].map(STAGES.index)
         return joined[["mitigation", *keys, "before", "after"]].assign(change=np.where(come, REPAIRS, BREAKS))
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.components import failure_stage_chart
+
+        return failure_stage_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.probes import failure_stage_findings
+
+        return failure_stage_findings(self)
+
 
 @measurement(
     command="probe stage",
@@ -140,9 +147,9 @@ class FailureStage(
         "--task count-ones --lengths 4,8,16,32,64 --mitigation separator --mitigation sliding-window:window=16",
     ),
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64,96,128,144,160"},
-    lines_of=("measure.probes.probe:probe",),
-    memory="measure.probes.failure_stage:failure_stage_memory",
-    sweep="measure.probes.failure_stage:SWEPT",
+    lines_of=(probe,),
+    memory=lambda: failure_stage_memory,
+    sweep=lambda: SWEPT,
 )
 @in_smaller_chunks
 def failure_stage(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import pandas as pd
@@ -29,13 +29,13 @@ from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.output import logit_scale
 from ostools.measure.passes.precisions import Precision, checked_precisions
 from ostools.measure.position import ReadPrompt
-from ostools.measure.probes.probe import FLOAT32, SWEPT_SEQUENCES, ProbeTask
+from ostools.measure.probes.probe import FLOAT32, SWEPT_SEQUENCES, ProbeTask, probe, probe_memory
 from ostools.measure.probes.ridge import Probe, fitted
 from ostools.measure.probes.scores import FINAL, RESIDUAL, Captured, Place
 from ostools.measure.swept import Cell, Swept, the_one
 from ostools.mitigations import Mitigation
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 
@@ -51,18 +51,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, eq=False)
-class ProbeIntervention(
-    Result,
-    chart="components:intervention_chart",
-    findings=("findings.probes:intervention_findings",),
-    tables=(
-        TableHead(
-            columns=(
-                "dtype site layer direction cosine random_low random_high arrived predicted intervention followed rank"
-            )
-        ),
-    ),
-):
+class ProbeIntervention(Result):
     """One row per dtype, place and direction: whether the output reads the number that a probe decodes there.
 
     An answer is known by its first token after the begun line: no two answers that were asked begin with the same one.
@@ -86,14 +75,32 @@ class ProbeIntervention(
     lens): the median rank (1 is the first), and the mean.
     """
 
+    tables: ClassVar = (
+        TableHead(
+            columns=(
+                "dtype site layer direction cosine random_low random_high arrived predicted intervention followed rank"
+            )
+        ),
+    )
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.components import intervention_chart
+
+        return intervention_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.probes import intervention_findings
+
+        return intervention_findings(self)
+
 
 @measurement(
     command="probe intervention",
     examples=("--task count-ones-bernoulli --lengths 2:9 --out intervention.png",),
     defaults={"task": "count-ones-bernoulli", "lengths": "2:9"},
-    lines_of=("measure.probes.probe:probe",),
-    memory="measure.probes.probe:probe_memory",
-    sweep="measure.probes.intervention:SWEPT",
+    lines_of=(probe,),
+    memory=lambda: probe_memory,
+    sweep=lambda: SWEPT,
 )
 @in_smaller_chunks
 def probe_intervention(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Unpack
+from typing import Annotated, Any, ClassVar, Literal, Unpack
 
 import pandas as pd
 from pydantic import Field
@@ -44,7 +44,7 @@ from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import token_texts
 from ostools.models.tokens import EncodingOptions
 from ostools.models.untrained import untrained_model
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
@@ -63,12 +63,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Decodability(
-    Result,
-    chart="components:probe_chart",
-    findings=("findings.probes:probe_findings",),
-    tables=(TableHead(columns="dtype site layer test control accuracy low high chance selectivity"),),
-):
+class Decodability(Result):
     """One row per dtype, place, test and control: how often linear probes say the right answer.
 
     Columns: task, target ("number": the answer as a number, by ridge regression, right where it rounds to it; "token": the
@@ -93,16 +88,28 @@ class Decodability(
     before and behind it, and by how much it differs (step, low, high).
     """
 
+    tables: ClassVar = (TableHead(columns="dtype site layer test control accuracy low high chance selectivity"),)
+
     predictions: pd.DataFrame
     steps: pd.DataFrame
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.components import probe_chart
+
+        return probe_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.probes import probe_findings
+
+        return probe_findings(self)
 
 
 @measurement(
     command="probe",
     examples=("--task count-ones-bernoulli --dtype bfloat16 --out probe.png",),
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64"},
-    memory="measure.probes.probe:probe_memory",
-    sweep="measure.probes.probe:SWEPT",
+    memory=lambda: probe_memory,
+    sweep=lambda: SWEPT,
 )
 @in_smaller_chunks
 def probe(

@@ -19,7 +19,7 @@ from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.prompts import named_by, partners
 from ostools.mitigations.named import NONE
-from ostools.results import Frame, Provenance, Result, frame_of
+from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import rank_correlation
 
 ROUNDING = {"float32": 1e-4, "float64": 1e-9}
@@ -34,7 +34,7 @@ _SAME = {
 
 
 @dataclass(frozen=True, eq=False)
-class Change(Result, chart="tokens:change_chart", findings=("findings.profiles:change_findings",)):
+class Change(Result):
     """The norms of two results of one kind, and their ratio.
 
     `frame`, one row a token of the first and source: position, token_id, token, origin, second_position (of the same token in
@@ -52,6 +52,16 @@ class Change(Result, chart="tokens:change_chart", findings=("findings.profiles:c
     """
 
     summary: pd.DataFrame
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.tokens import change_chart
+
+        return change_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.profiles import change_findings
+
+        return change_findings(self)
 
 
 def change(first: Sensitivity | Bounds, second: Sensitivity | Bounds, corresponding: bool = False) -> Change:

@@ -25,12 +25,12 @@ from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.profiles.change import ROUNDING, Change, by_norm, change
 from ostools.measure.prompts import named_by
-from ostools.results import Provenance, Result
+from ostools.results import Chart, Provenance, Result
 from ostools.theory.profiles import rank_correlation
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison(Result, chart="tokens:comparison_chart", findings=("findings.sensitivity:comparison_findings",)):
+class Comparison(Result):
     """Measured, certified, the paper's and predicted values of one prompt on one axis.
 
     `frame`, one row a token and source: position, token_id, token, origin, source (a linearisation for measured rows, a variant
@@ -50,6 +50,16 @@ class Comparison(Result, chart="tokens:comparison_chart", findings=("findings.se
     """
 
     summary: pd.DataFrame
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.tokens import comparison_chart
+
+        return comparison_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.sensitivity import comparison_findings
+
+        return comparison_findings(self)
 
 
 @overload

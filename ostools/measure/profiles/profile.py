@@ -9,7 +9,7 @@ is the template's, and so are many others: what is said of the text is said of t
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.prompts import by_token, named_by
 from ostools.models.chat import ORIGINS, TEXT
-from ostools.results import Frame, Result
+from ostools.results import Chart, Frame, Result
 from ostools.results.table_head import TableHead
 from ostools.theory import profiles as theory
 
@@ -37,16 +37,7 @@ _SHAPE_COLUMNS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Profile(
-    Result,
-    chart="profile:profile_chart",
-    findings=("findings.profiles:profile_findings",),
-    tables=(
-        TableHead("top", "position token origin value share share_without_sink over_frozen"),
-        TableHead("summary", "linearisation sink_share last_share text_share effective_tokens"),
-        TableHead("shapes", "linearisation kept verdict start middle end start_contrast end_contrast"),
-    ),
-):
+class Profile(Result):
     """Which tokens matter to y_n, of d y_n / d v_i^(0).
 
     `frame`, one row a token and linearisation: position, token_id, token, origin (whose it is, of `models.ORIGINS`),
@@ -61,6 +52,12 @@ class Profile(
     in decades: start, middle, end (mean log10 norm of each third); start_contrast, end_contrast (that third minus the middle
     one), each with _low, _high (95%) and _p; verdict.
     """
+
+    tables: ClassVar = (
+        TableHead("top", "position token origin value share share_without_sink over_frozen"),
+        TableHead("summary", "linearisation sink_share last_share text_share effective_tokens"),
+        TableHead("shapes", "linearisation kept verdict start middle end start_contrast end_contrast"),
+    )
 
     summary: pd.DataFrame
     shapes: pd.DataFrame
@@ -86,6 +83,16 @@ class Profile(
         rows: Any = self.frame[self.frame["linearisation"] == linearisation_name]
         rows = rows if origin is None else rows[rows["origin"] == origin]
         return rows.sort_values("rank").head(k).reset_index(drop=True)
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.profile import profile_chart
+
+        return profile_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.profiles import profile_findings
+
+        return profile_findings(self)
 
 
 @measurement()

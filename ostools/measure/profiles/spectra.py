@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.out_of_memory import in_smaller_chunks
+from ostools.measure.attention.attention import patterns_memory
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
@@ -29,7 +30,7 @@ from ostools.measure.profiles.compare import require_same_run
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions
-from ostools.results import Provenance, Result
+from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
 from ostools.theory import lemmas as theory
@@ -46,12 +47,7 @@ _Layers = dict[str, list[Float[Tensor, "query key"]]]
 
 
 @dataclass(frozen=True, eq=False)
-class Spectra(
-    Result,
-    chart="spectra:spectra_chart",
-    findings=("findings.profiles:spectra_findings",),
-    tables=(TableHead("depth"),),
-):
+class Spectra(Result):
     """The spectra of one prompt's patterns. `matrix`: "pattern" (A_l) or "lazy", (A_l + I) / 2.
 
     `frame`, one row a layer, head ("mean": the mean over heads, or a head's number), matrix and quantity, `value`:
@@ -72,16 +68,28 @@ class Spectra(
     rank correlation of the two profiles over all tokens.
     """
 
+    tables: ClassVar = (TableHead("depth"),)
+
     depth: pd.DataFrame
     limit: pd.DataFrame
     against: pd.DataFrame
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.spectra import spectra_chart
+
+        return spectra_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.profiles import spectra_findings
+
+        return spectra_findings(self)
 
 
 @measurement(
     command="bounds spectra",
     examples=('--prompt "The capital of France is" --out spectra.png',),
     python_only={"measured": "a result in memory, which a command line has not"},
-    memory="measure.attention.attention:patterns_memory",
+    memory=lambda: patterns_memory,
 )
 @in_smaller_chunks
 def spectra(

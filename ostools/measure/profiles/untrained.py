@@ -26,7 +26,7 @@ from ostools.mitigations import Mitigation
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import EncodingOptions
 from ostools.models.untrained import KINDS
-from ostools.results import Frame, Result
+from ostools.results import Chart, Frame, Result
 from ostools.tasks.questions import Question
 from ostools.theory.profiles import rank_correlation
 
@@ -35,7 +35,7 @@ TRAINED = "model"
 
 
 @dataclass(frozen=True, eq=False)
-class UntrainedBaselines(Result, chart="tokens:baselines_chart", findings=("findings.profiles:untrained_findings",)):
+class UntrainedBaselines(Result):
     """Profiles over the tokens of one prompt: of the model, and of its untrained models.
 
     `frame`, one row a token and profile: position, token_id, token, source ("model", or a kind of null), seed (NA of the
@@ -58,12 +58,22 @@ class UntrainedBaselines(Result, chart="tokens:baselines_chart", findings=("find
         grouped = of_baselines.groupby(["source", "position", "token"], sort=False)["share"]
         return grouped.agg(low="min", median="median", high="max").reset_index()
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.tokens import baselines_chart
+
+        return baselines_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.profiles import untrained_findings
+
+        return untrained_findings(self)
+
 
 @measurement(
     command="sensitivity untrained",
     examples=('--prompt "Once upon a time" --kind initialised --kind shuffled --out untrained.png',),
-    lines_of=("measure.jacobian.sensitivity:sensitivity",),
-    memory="measure.profiles.untrained:untrained_memory",
+    lines_of=(sensitivity,),
+    memory=lambda: untrained_memory,
 )
 def untrained_baselines(
     model: TransformerBridge,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ostools.ground.errors import InputError, in_words
-from ostools.reporting.charts import chart_of
+from ostools.reporting.charts import finished
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import More, Part, Table, frame_table
 from ostools.results import Result
@@ -20,7 +20,7 @@ def block(
     sentences: Sequence[str],
     *,
     aloud: str = "",
-    chart: Callable[[Any], Any] = chart_of,
+    chart: Callable[[Any], Any] = finished,
     has_words: bool = False,
     **part_fields: Any,
 ) -> Part:

@@ -20,6 +20,7 @@ from ostools import hooks, mitigations
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, whole_number
+from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.swept import Cell
 from ostools.measure.unloaded import Unloaded
@@ -47,8 +48,8 @@ _MOST_SEED = 2**31 - 1
         "--texts texts.jsonl --measure collapse --dtype bfloat16",
     ),
     renamed={"out": "cells"},
-    lines_of=("measure.jacobian.sensitivity:sensitivity",),
-    memory="sweep.corpus.corpus:corpus_memory",
+    lines_of=(sensitivity,),
+    memory=lambda: corpus_memory,
 )
 def corpus(
     model: TransformerBridge,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ import pandas as pd
 from ostools.ground.errors import InputError, short_repr
 from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
-from ostools.results import Frame, Provenance, Result
+from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.sweep.corpus.measures import PAIRS
 from ostools.sweep.reading import read
@@ -30,15 +30,7 @@ _COLUMNS = ["length", "window", "text", "start", "position", "token_id", "value"
 
 
 @dataclass(frozen=True, eq=False)
-class Corpus(
-    Result,
-    chart="corpus:corpus_chart",
-    findings=("charts.corpus:corpus_findings",),
-    tables=(
-        TableHead("summary"),
-        TableHead("shapes"),
-    ),
-):
+class Corpus(Result):
     """Profiles of windows of many texts over relative position.
 
     `frame`, one row a length and bin (32, or as many as the shortest window has tokens): length, bin, start, end (of the bin,
@@ -56,15 +48,28 @@ class Corpus(
     among the text's own), position, token_id, value, share (of the window's sum).
     """
 
+    tables: ClassVar = (
+        TableHead("summary"),
+        TableHead("shapes"),
+    )
+
     summary: pd.DataFrame
     shapes: pd.DataFrame
     windows: pd.DataFrame
 
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.corpus import corpus_chart
+
+        return corpus_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.corpus import corpus_findings
+
+        return corpus_findings(self)
+
 
 @dataclass(frozen=True, eq=False)
-class CorpusCollapse(
-    Result, chart="corpus:corpus_collapse_chart", findings=("charts.corpus:corpus_collapse_findings",)
-):
+class CorpusCollapse(Result):
     """How far each window and the same window with its last token once more are apart: ||y - y*||_2, against the noise.
 
     `frame`, one row a length and dtype: length, dtype, texts, too_short (texts that were passed over); of the distance in
@@ -79,6 +84,16 @@ class CorpusCollapse(
     """
 
     windows: pd.DataFrame
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.corpus import corpus_collapse_chart
+
+        return corpus_collapse_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.charts.corpus import corpus_collapse_findings
+
+        return corpus_collapse_findings(self)
 
 
 def read_corpus(directory: str | Path) -> Corpus | CorpusCollapse:

@@ -15,7 +15,6 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.ground.words import number
 from ostools.measure.jacobian.sensitivity import Sensitivity
-from ostools.reporting.charts import chart_of
 from ostools.results import Result
 from tests.reporting.every import EVERY, model, prompt
 from tests.reporting.made import PROVENANCE, made_sensitivity
@@ -27,13 +26,12 @@ def results_of(kind: type[Result]) -> set[type[Result]]:
     return {one for one in found if one.__module__.startswith("ostools.")}
 
 
-def test_every_result_of_the_package_names_a_function_that_draws_it() -> None:
+def test_every_result_of_the_package_has_a_chart_of_its_own() -> None:
     for module in pkgutil.walk_packages(ost.__path__, "ostools."):
         if not module.name.endswith("__main__"):  # a program: it runs when it is imported
             importlib.import_module(module.name)
     for kind in results_of(Result):
-        module, _, function = kind.chart.partition(":")
-        assert callable(getattr(importlib.import_module(f"ostools.reporting.charts.{module}"), function))
+        assert kind.chart is not Result.chart, kind
 
 
 def test_the_sentences_of_a_change_and_of_bounds_have_the_numbers_of_their_tables() -> None:
@@ -56,8 +54,8 @@ def test_the_attention_beside_each_linearisation_has_a_sentence_of_its_own() -> 
 
 def test_a_chart_is_imported_when_it_is_drawn() -> None:
     code = (
-        "import sys, ostools.reporting.charts as charts; "
-        "print(sorted(name for name in sys.modules if name.startswith('ostools.reporting.') and name != charts.__name__))"
+        "import sys, ostools.measure, ostools.results; "
+        "print(sorted(name for name in sys.modules if name.startswith('ostools.reporting')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -67,11 +65,11 @@ def test_a_result_without_a_chart_is_refused_and_a_derived_one_is_drawn_as_its_o
     class Unknown(Result):
         """No chart knows it."""
 
-    with pytest.raises(InputError, match=r"found Unknown: write `class Unknown\(Result, chart=\.\.\.\)`, or give"):
+    with pytest.raises(InputError, match="found Unknown: give the class a `chart` method"):
         Unknown(pd.DataFrame(), PROVENANCE).plot()
 
     class Derived(Sensitivity):
         """Drawn as a sensitivity."""
 
     made = made_sensitivity({"full": [1.0, 2.0]})
-    assert chart_of(Derived(made.frame, made.provenance)).to_dict() == chart_of(made).to_dict()
+    assert Derived(made.frame, made.provenance).plot().to_dict() == made.plot().to_dict()

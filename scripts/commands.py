@@ -1,0 +1,318 @@
+"""Write `ostools/cli/commands.json`: `python -m scripts.commands`, after a signature, a docstring or a record has changed.
+
+A measurement's command comes from its `@measurement(command=...)`. The commands that put several functions together, and those
+that measure nothing, stand here. Options, their help and their defaults are read from the imported functions.
+Where a merge has left its marks in the file, take either side first (`git checkout --theirs`) and write it anew.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ostools.experiments
+import ostools.measure
+import ostools.sweep  # noqa: F401 -- the measurements of these rooms put themselves into RECORDS
+from ostools.cli.verbs import composed, hosted, listings, pages, sweeps
+from ostools.experiments.ablation.questions import MEASURES
+from ostools.experiments.figures.answering import figure_2, figure_2_memory
+from ostools.experiments.figures.counting import figure_3, figure_3_memory, figure_4
+from ostools.experiments.figures.figure5 import figure_5, figure_5_memory
+from ostools.experiments.figures.synthetic import figure_8, figure_9
+from ostools.experiments.study.verdicts import ABOUT
+from ostools.hooks.errors import full_signature
+from ostools.measure import attention, attention_difference, bounds, collapse, faithfulness, profile, sensitivity
+from ostools.measure.faithfulness.deletion import WAYS, faithfulness_memory
+from ostools.measure.jacobian.linearise import LINEARISATIONS
+from ostools.measure.jacobian.memory import sensitivity_memory
+from ostools.measure.measurement import RECORDS, MeasurementRecord
+from ostools.measure.position import POSITIONS
+from ostools.models import encode
+from ostools.models.tokens import EncodingOptions
+from ostools.models.untrained import KINDS
+
+Function = Callable[..., Any]
+_LONG = 20
+"""Numbers of a default that a help does not list."""
+FILE = Path(__file__).parents[1] / "ostools" / "cli" / "commands.json"
+
+VERBS = {
+    "sensitivity": "Measure how much the last token depends on each token.",
+    "bounds": "Bound sensitivity (Theorem 5.1) from one forward pass.",
+    "collapse": "Measure representational collapse (Theorem 4.2).",
+    "attention": "Show what the last token attends to, and how that differs between runs.",
+    "evaluate": "Ask a model the paper's tasks: what it answers, here or elsewhere.",
+    "probe": "Say where an answer is lost: decoded, read, or gone.",
+    "ablate": "Take parts of a model, or tokens, out and measure what changes.",
+    "mitigate": "Compare what may help with doing nothing.",
+    "reproduce": "Judge every claim of the paper on a model; draw its figures.",
+    "sweep": "Measure many cells, or many texts, and resume.",
+    "report": "Measure everything, write one HTML file.",
+    "explore": "Look at a prompt in the browser, as you type it.",
+    "list": "List models, tasks, mitigations and measurements.",
+    "doctor": "Say what this installation has, and what is missing.",
+}
+"""The fourteen verbs, in the order of `ostools --help`."""
+CHOICES: Mapping[str, tuple[str, Sequence[str]]] = {
+    "linearisation": ("linearisation", LINEARISATIONS),
+    "linearisations": ("linearisation", LINEARISATIONS),
+    "kinds": ("kind of untrained model", KINDS),
+    "untrained": ("kind of untrained model", KINDS),
+    "ways": ("way", WAYS),
+    "position": ("position", POSITIONS),
+    "ablate measures": ("measure", MEASURES),
+    "mitigate measures": ("measure", ABOUT),
+}
+"""Parameters whose names are known without a model: how they are called, and which they are; after the command's name where
+that decides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """A command that is no measurement's own. The fields are those of `ostools.cli.commands.Command`, but:
+
+    lines_of: functions whose docstrings have the lines of parameters handed on to them.
+    options_of: functions whose parameters the command's `**options` are, but those named here.
+    """
+
+    name: str
+    function: Function
+    examples: Sequence[str]
+    lines_of: Sequence[Function] = ()
+    options_of: Mapping[Function, Sequence[str]] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    memory: Function | None = None
+    hosted: str | None = None
+    of_questions: Sequence[str] = ()
+    loads_model: bool = False
+    draws: bool = True
+    measures: bool = True
+
+
+def _figure(number: int, maker: Function, example: str, memory: Function | None = None) -> Declared:
+    """One of the paper's figures; those of answers may be given by a model that runs elsewhere."""
+    is_counting = number in (3, 4, 6, 7)
+    has_answers = is_counting or number == 2
+    return Declared(
+        name=f"reproduce figure {number}",
+        function=maker,
+        examples=[example],
+        fixed={"number": number} if is_counting else {},
+        lines_of=[figure_3] if maker is figure_4 else [],
+        memory=memory,
+        hosted="figure_questions" if has_answers else None,
+        of_questions=["lengths", *(("seeds", "panels") if is_counting else ())] if has_answers else [],
+    )
+
+
+def _unmeasured(name: str, function: Function, *examples: str, **declared: Any) -> Declared:
+    """A command that gives no result: it loads its models itself, or needs none."""
+    kind = {"loads_model": True, "draws": False, "measures": False}
+    return Declared(name=name, function=function, examples=examples or [""], **kind, **declared)
+
+
+DECLARED = (
+    Declared(
+        name="sensitivity profile",
+        function=composed.profile,
+        examples=['--prompt "The capital of France is"', '--prompt "The capital of France is" --position -2'],
+        lines_of=[sensitivity, profile],
+        options_of={encode: ["text"]},
+        memory=sensitivity_memory,
+    ),
+    Declared(
+        name="collapse",
+        function=composed.collapse,
+        examples=[
+            "--task figure-5a --lengths 1:512 --dtype bfloat16 --out x.html",
+            "--task figure-5c --layers all --out layers.png",
+            '--prompt "Once upon a time" --item " and" --no-bos --dtype int8-kv',
+        ],
+        lines_of=[collapse],
+        options_of={collapse: []},
+        memory=composed.pairs_memory,
+    ),
+    Declared(
+        name="attention difference",
+        function=composed.difference,
+        examples=["--task copy-last --length 12 --mitigation separator:every=3 --out compared.png"],
+        lines_of=[attention, attention_difference],
+        options_of={encode: ["model", "text"]},
+        loads_model=True,
+    ),
+    Declared(
+        name="evaluate prompts",
+        function=hosted.prompts,
+        examples=["--task copy-last --lengths 10:300 --out prompts.jsonl"],
+        lines_of=[figure_3],
+        loads_model=True,
+        draws=False,
+    ),
+    Declared(
+        name="ablate faithfulness",
+        function=composed.faithfulness,
+        examples=['--prompt "Once upon a time, a girl named Ann had a" --out use.png'],
+        lines_of=[faithfulness, sensitivity, bounds],
+        options_of={faithfulness: ["profiles"], encode: ["text"]},
+        memory=faithfulness_memory,
+    ),
+    _figure(2, figure_2, "--lengths 10:600 --out figure2.pdf", figure_2_memory),
+    _figure(3, figure_3, "--answers answers.jsonl --out figure3.pdf", figure_3_memory),
+    _figure(4, figure_4, "--seeds 0 --lengths 5:50 --out x.pdf", figure_3_memory),
+    _figure(5, figure_5, "--panel b --site y --norm l2 --out figure5.pdf", figure_5_memory),
+    _figure(6, figure_3, "--model google/gemma-7b --seeds 0,1 --out figure6.pdf", figure_3_memory),
+    _figure(7, figure_4, "--seeds 0 --lengths 5:50 --out x.pdf", figure_3_memory),
+    _figure(8, figure_8, "--block pre-ln --out figure8.pdf"),
+    _figure(9, figure_9, "--out figure9.pdf"),
+    _unmeasured(
+        "reproduce",
+        pages.reproduce,
+        *("--out paper", "--figures 5,9 --out figures", "--recipe examples/gemma-7b.yaml --out gemma"),
+    ),
+    _unmeasured("sweep run", sweeps.run, "examples/sweep.yaml --out sweep --workers 2"),
+    _unmeasured("sweep results", sweeps.results, "sweep --out table.csv"),
+    _unmeasured(
+        "report",
+        pages.report,
+        "",
+        '--model ./my-model --prompt "The capital of France is" --out x.html',
+        "--model embedded --model embedded-short --out both.html",
+        "--section collapse --section precision --lengths 1:128",
+        "--run sweep --out sweep.html",
+        options_of={encode: ["model", "text"]},
+    ),
+    _unmeasured("explore", pages.explore, '--prompt "The capital of France is" --port 8765'),
+    _unmeasured("list models", listings.models),
+    _unmeasured("list tasks", listings.tasks),
+    _unmeasured("list mitigations", listings.mitigations),
+    _unmeasured("list measurements", listings.measurements),
+    _unmeasured("doctor", listings.doctor),
+)
+
+
+def table() -> dict[str, Any]:
+    """The verbs and the commands, as `commands.json` holds them: what is empty is left out."""
+    measured = [_command(record.command, _of_record(record)) for record in RECORDS.values() if record.command]
+    declared = [_command(command.name, vars(command)) for command in DECLARED]
+    commands = sorted([*measured, *declared], key=lambda command: command["name"].split(" "))
+    in_order = [command for verb in VERBS for command in commands if command["name"].split(" ")[0] == verb]
+    return {"verbs": VERBS, "commands": in_order}
+
+
+def _of_record(record: MeasurementRecord) -> dict[str, Any]:
+    return vars(record) | {"memory": record.memory and record.memory()}
+
+
+def _command(name: str, declared: Mapping[str, Any]) -> dict[str, Any]:
+    function: Function = declared["function"]
+    summary, description, _ = _parts(inspect.getdoc(inspect.unwrap(function)) or "")
+    parameters = list(_all_parameters(function, declared.get("options_of", {}), declared["lines_of"]))
+    names = [parameter["name"] for parameter in parameters]
+    choices = {key: CHOICES.get(key) or CHOICES.get(f"{name} {key}") for key in names}
+    fields = {
+        "name": name,
+        "function": _target(function),
+        "summary": summary,
+        "description": description,
+        "parameters": parameters,
+        **{key: declared.get(key) for key in ("examples", "defaults", "renamed", "python_only", "fixed", "hosted")},
+        "of_questions": declared["of_questions"],
+        "choices": {key: [choice[0], list(choice[1])] for key, choice in choices.items() if choice},
+        "memory": "" if declared["memory"] is None else _target(declared["memory"]),
+    }
+    flags = {key: declared[key] for key in ("loads_model", "draws", "measures") if key in declared}
+    fields = {key: value for key, value in fields.items() if value}
+    return fields | {key: value for key, value in flags.items() if value != (key != "loads_model")}
+
+
+def _target(function: Function) -> str:
+    return f"{function.__module__}:{function.__name__}"
+
+
+def _all_parameters(
+    function: Function, options_of: Mapping[Function, Sequence[str]], lines_of: Sequence[Function]
+) -> Iterator[dict[str, Any]]:
+    """The function's own parameters, then those of the functions that its `**options` are handed to."""
+    borrowed = [_lines(source) for source in lines_of]
+    seen: set[str] = set()
+    for source, hidden in {function: (), **options_of}.items():
+        lines = _lines(source)
+        for parameter in full_signature(source).parameters.values():
+            is_written_out = parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+            if is_written_out and parameter.name not in {*seen, *hidden}:
+                seen.add(parameter.name)
+                line = next((known[parameter.name] for known in (lines, *borrowed) if parameter.name in known), "")
+                yield _parameter(parameter, line)
+
+
+def _parameter(parameter: inspect.Parameter, line: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {"name": parameter.name, "annotation": _written(parameter.annotation)}
+    if parameter.default is parameter.empty:
+        fields["required"] = True
+    elif (default := _plain(parameter.default)) is not parameter.empty:
+        fields["default"] = default
+    fields |= {"line": line} if line else {}
+    return fields | ({} if parameter.kind is parameter.KEYWORD_ONLY else {"by_place": True})
+
+
+def _written(annotation: Any) -> str:
+    if isinstance(annotation, type):
+        return annotation.__name__
+    return "" if annotation is inspect.Parameter.empty else str(annotation)
+
+
+def _plain(default: Any) -> Any:
+    """The default as JSON has it; `Parameter.empty` for what no command line can spell, and for long lists of odd numbers."""
+    if isinstance(default, range):
+        return {"range": [default.start, default.stop, default.step]}
+    if isinstance(default, tuple | list) and len(default) < _LONG:
+        return list(default)
+    return default if default is None or isinstance(default, bool | int | float | str) else inspect.Parameter.empty
+
+
+def _lines(function: Function) -> dict[str, str]:
+    """The first sentence of each entry of `Args:`, with those of the encoding options where it takes them."""
+    text = inspect.getdoc(inspect.unwrap(function)) or ""
+    takes_encoding = EncodingOptions.__annotations__.keys() <= full_signature(function).parameters.keys()
+    encoding = _parts(inspect.cleandoc(EncodingOptions.__doc__ or ""))[2] if takes_encoding else {}
+    return encoding | _parts(text)[2]
+
+
+def _parts(text: str) -> tuple[str, str, dict[str, str]]:
+    """The first paragraph, what follows it, and the first sentence of each entry of `Args:`."""
+    before, _, after = text.partition("\nArgs:\n")
+    entries, _, _ = after.partition("\n\n")
+    summary, _, description = before.partition("\n\n")
+    return _flat(summary), description.strip(), dict(_entries(entries))
+
+
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    """Names and first sentences; an entry may have several names: "system, thinking: ..."."""
+    for entry in re.split(r"\n(?=    \S)", f"\n{text}"):
+        names, colon, words = entry.strip().partition(": ")
+        if colon and all(name.isidentifier() for name in names.split(", ")):
+            yield from ((name, _first_sentence(_flat(words))) for name in names.split(", "))
+
+
+def _first_sentence(text: str) -> str:
+    """Text up to the first full stop that ends a sentence, without that stop."""
+    end = re.search(r"(?<!\be\.g)(?<!\bi\.e)[.](?=\s+[A-Z\"`(]|$)", text)
+    return text[: end.start()] if end else text
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def text() -> str:
+    """What the file should hold."""
+    return json.dumps(table(), indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(text(), encoding="utf-8")
