@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Literal, cast, get_args
 
 import torch
 import transformers
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedModel
 from transformers.initialization import no_init_weights
@@ -32,6 +33,8 @@ from ostools.models.precision.torch_state import default_torch_state
 
 Kind = Literal["initialised", "shuffled", "embeddings-kept"]
 KINDS: tuple[str, ...] = get_args(Kind)
+_DRAWS = frozenset({torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default})
+_PIECE = 1 << 20
 _BEFORE_BLOCKS = ("embed", "pos_embed", "embed_ln")
 """The parts of a bridge that make v^(0) of tokens."""
 
@@ -57,7 +60,7 @@ def untrained_model(model: TransformerBridge, kind: Kind | str = "initialised", 
 
     Raises `InputError` for an unknown kind, for a seed that is not such a number, for a model of a family that `load_model`
     does not know, and if transformers leaves a weight undrawn. Raises `InsufficientMemoryError` if the weights do not fit.
-    Memory: the weights once more, and twelve bytes for each parameter while they are drawn.
+    Memory: the weights once more, and while they are drawn those of `drawing_bytes`.
     """
     if kind not in KINDS:
         raise unknown_name("kind of untrained model", kind, KINDS)
@@ -94,8 +97,14 @@ def _known_family(model: TransformerBridge) -> Family:
     return family
 
 
+def drawing_bytes(parameters: int, dtype: torch.dtype) -> int:
+    """Bytes of an untrained model while it is made, at most: its output layer lies beside the embedding until they are tied,
+    and what is not float32 is copied from weights that are."""
+    return parameters * (2 * dtype.itemsize + (0 if dtype == torch.float32 else torch.float32.itemsize))
+
+
 def _require_memory(parameters: int, like: Tensor) -> None:
-    needs = [(torch.device("cpu"), 12 * parameters)]
+    needs = [(torch.device("cpu"), drawing_bytes(parameters, like.dtype))]
     if like.device.type == "cuda":
         needs.append((like.device, parameters * like.element_size()))
     for device, needed in needs:
@@ -111,13 +120,17 @@ def _bridge(model: TransformerBridge, family: Family, name: str, seed: int | Non
     """A bridge of the same configuration, dtype and device, its weights drawn from `seed`; None: whatever they are."""
     like = next(model.parameters())
     original: Any = model.original_model
-    with quiet():
-        # Weights that are filled below need no drawing: of a large vocabulary that would take as long as all the rest.
-        with nullcontext() if seed is None else no_init_weights():
-            module = _built(original.config, family, like.dtype, 0)
-        module.tie_weights()
-        if seed is not None:
-            _fill(module, _built(original.config, family, torch.float64, seed))
+    with quiet(), torch.random.fork_rng(devices=[]):
+        if seed is None or like.dtype == torch.float32:
+            module = _drawn(original.config, family, seed or 0, like.dtype)
+        else:
+            drawn = _drawn(original.config, family, seed, torch.float32)
+            with no_init_weights():  # filled below
+                module = _built(original.config, family, like.dtype)
+            module.tie_weights()
+            for weight, source in zip(module.parameters(), drawn.parameters(), strict=True):
+                weight.data.copy_(source)
+            del drawn
         module.generation_config = copy.deepcopy(original.generation_config)
         module.eval().to(like.device)  # pyright: ignore[reportArgumentType]
         null = wrapped(module, family, name, is_eager(model))
@@ -125,13 +138,44 @@ def _bridge(model: TransformerBridge, family: Family, name: str, seed: int | Non
     return null
 
 
-def _built(config: Any, family: Family, dtype: torch.dtype, seed: int) -> PreTrainedModel:
-    """The Hugging Face model with weights as transformers draws them. The generators of the process are left as they are."""
+def _built(config: Any, family: Family, dtype: torch.dtype) -> PreTrainedModel:
+    """The Hugging Face model of a configuration, whose own object is left as it is."""
     own_config = copy.deepcopy(config)
     experts_one_by_one(own_config, family)
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"), _undrawn_is_nan():
-        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed GPUs as well
+    with torch.device("cpu"):
         return getattr(transformers, family.module)._from_config(own_config, dtype=dtype, attn_implementation="eager")
+
+
+def _drawn(config: Any, family: Family, seed: int, dtype: torch.dtype) -> PreTrainedModel:
+    """The Hugging Face model with weights as transformers draws them."""
+    with _undrawn_is_nan(), _DrawnInFloat64():
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed GPUs as well
+        module = _built(config, family, dtype)
+    for name, weight in module.named_parameters():
+        if not bool(torch.isfinite(weight).all()):
+            raise InputError(
+                f"untrained model: expected transformers to draw every weight of {type(module).__name__}, found {name} "
+                "undrawn: shuffle the model's own weights, kind='shuffled'"
+            )
+    return module
+
+
+class _DrawnInFloat64(TorchDispatchMode):
+    """Draw numbers in float64, some at a time, and round them: the kernels of float32 draw others on other CPUs."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function not in _DRAWS or args[0].dtype == torch.float64:
+            return function(*args, **kwargs)
+        weight, *options = args
+        numbers, size = weight.view(-1), weight.numel()
+        # torch draws the last 16 normal numbers of a tensor again: pieces of multiples of 16 with at least 16 at the end
+        # draw those of the whole.
+        starts = range(0, max(1, size - 15), _PIECE)
+        for start, end in zip(starts, [*starts[1:], size], strict=True):
+            piece = torch.empty(end - start, dtype=torch.float64)
+            numbers[start:end] = function(piece, *options, **kwargs).float()
+        return weight
 
 
 @contextmanager
@@ -146,17 +190,6 @@ def _undrawn_is_nan() -> Iterator[None]:
     finally:
         settings.fill_uninitialized_memory = filled
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-
-
-def _fill(module: PreTrainedModel, random_values: PreTrainedModel) -> None:
-    """The float64 weights in float32 and from there in the module's dtype: the same on every machine, and in every dtype."""
-    for (name, weight), (_, source) in zip(module.named_parameters(), random_values.named_parameters(), strict=True):
-        if not bool(torch.isfinite(source).all()):
-            raise InputError(
-                f"untrained model: expected transformers to draw every weight of {type(module).__name__}, found {name} "
-                "undrawn: shuffle the model's own weights, kind='shuffled'"
-            )
-        weight.data.copy_(source.float())
 
 
 def _shuffle(model: TransformerBridge, null: TransformerBridge, seed: int) -> None:

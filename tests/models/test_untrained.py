@@ -16,7 +16,7 @@ from transformers.models.mixtral import modeling_mixtral
 import ostools as ost
 from ostools import hooks
 from ostools.ground.errors import InputError
-from ostools.models import Prompt, describe
+from ostools.models import Prompt, describe, untrained
 from ostools.models.describe import named_weights
 from ostools.models.families import family_of
 from ostools.models.untrained import KINDS, untrained_model
@@ -50,6 +50,18 @@ def test_initialised_is_what_transformers_draws(family: str) -> None:
     ids = torch.tensor([IDS])
     torch.testing.assert_close(null(ids), drawn.eval()(ids, use_cache=False).logits, rtol=1e-5, atol=1e-6)
     assert all(bool((norm.gain == 1).all()) for norm in hooks.norms(null).values())
+
+
+def test_numbers_are_drawn_in_pieces_as_torch_draws_the_whole() -> None:
+    """Of float64 numbers at once, of every number of rows beside a multiple of 16, rounded to float32."""
+    for size in (1, 15, 16, 17, 31, untrained._PIECE, untrained._PIECE + 1, 2 * untrained._PIECE + 40):
+        for draw in (lambda x: x.normal_(0.5, 0.02), lambda x: x.uniform_(-1, 3)):
+            torch.manual_seed(5)
+            expected = draw(torch.empty(size, dtype=torch.float64)).float()
+            torch.manual_seed(5)
+            with untrained._DrawnInFloat64():
+                drawn = draw(torch.empty(size))
+            assert torch.equal(drawn, expected), size
 
 
 @pytest.mark.parametrize("family", quick([*TEXT_FAMILIES, *OTHERS], "gemma3", "neox"))
