@@ -193,9 +193,9 @@ def _chunk_columns(
     logit_columns: Columns = {}
     if site == "logits":
         p, q = (torch.softmax(x.double(), dim=-1) for x in (v, v_star))
-        same: dict[str, Tensor] = {"same_top_token": v.argmax(-1) == v_star.argmax(-1)}
+        top = v.argmax(-1)
+        same: dict[str, Tensor] = {"same_top_token": top == v_star.argmax(-1), "next_token": top}
         same |= {"identical_logits": (v == v_star).all(-1), "total_variation": distances.total_variation(p, q)}
-        same["next_token"] = v.argmax(-1)
         logit_columns = {name: values.cpu().numpy() for name, values in same.items()}
     pieces = v.double(), v_star.double(), exact, exact_star, as_given
     for per, cut in _readings(site, pieces, int(tokens.w_o.shape[0])):

@@ -102,6 +102,8 @@ class Views:
     """The model in each precision, and in float64 with the weights of each, made once for all tasks of a call."""
 
     model: TransformerBridge
+    unembedded: set[TransformerBridge] = field(default_factory=set)
+    """Those whose logits have been seen to be the unembedding of y."""
     _prepared: dict[str, TransformerBridge] = field(default_factory=dict)
 
     def prepared(self, precision: Precision) -> TransformerBridge:
@@ -332,16 +334,23 @@ def _last_tokens(
     last_tokens = LastTokens(precision, rows, Unembedding.of(model), w_o)
     # Where y is finite its logits are, in every dtype but the one with the fewest powers of two.
     require_finite(last_tokens, run.task, prompts.prompt_lengths(), logits=precision.dtype == torch.float16)
-    first_probe, *probes = prompts.probes(_PROBES_16_BIT if precision.dtype in _SIXTEEN_BITS else 1)
-    alone, logits = separate_rows(model, prompts.prompts[first_probe])
+    probes = prompts.probes(_PROBES_16_BIT if precision.dtype in _SIXTEEN_BITS else 1)
+    own_y = own_rows(model, [prompts.prompts[probe] for probe in probes]).y
+    if model not in run.views.unembedded:
+        _require_unembedding(model, prompts.prompts[probes[0]], last_tokens)
+        run.views.unembedded.add(model)
+    return last_tokens, max(map(_relative, rows.y[probes], own_y))
+
+
+def _require_unembedding(model: TransformerBridge, prompt: Sequence[int], last_tokens: LastTokens) -> None:
+    """Refuse a model whose own logits are not W_U y, soft-cap included, with `InputError`."""
+    alone, logits = separate_rows(model, prompt)
     error = _relative(last_tokens.unembedding(alone.y)[0], logits)
-    if not error <= _SAME_LOGITS[precision.dtype]:
+    if not error <= _SAME_LOGITS[last_tokens.precision.dtype]:
         raise InputError(
             f"expected the model's logits to be its unembedding of y, found a difference of {error:.2g} (relative): "
             f"{model.cfg.architecture} does something after the final norm that collapse does not know"
         )
-    own_y = [alone.y[0], *(own_rows(model, [prompts.prompts[probe]]).y[0] for probe in probes)]
-    return last_tokens, max(map(_relative, rows.y[[first_probe, *probes]], own_y))
 
 
 def _relative(x: torch.Tensor, y: torch.Tensor) -> float:
