@@ -10,23 +10,24 @@ from transformers import AutoTokenizer
 
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.memory import collector_at_rest
-from ostools.models.files.checks import has_tokenizer, one_line, read_json
+from ostools.models.files.checkpoint import Checkpoint
+from ostools.models.files.checks import one_line
 from ostools.models.files.config import saved_config
 from ostools.models.tokenizer_calls import decoded, token_ids
 
 
 @collector_at_rest()
-def read_tokenizer(directory: Path) -> Any:
+def read_tokenizer(checkpoint: Checkpoint) -> Any:
     """The tokenizer of a checkpoint, which has shown that it can be used; None for a checkpoint without one."""
-    if not has_tokenizer(directory):
+    if not checkpoint.has_tokenizer:
         return None
+    directory = checkpoint.directory
     try:
-        declared = read_declared(directory)
-        file = directory / "config.json"  # a folder of gguf_cache has none yet
-        options = {"config": saved_config(read_json(file))} if file.exists() else {}
+        declared_ids = checkpoint.declared_ids
+        options = {"config": saved_config(checkpoint.config)} if (directory / "config.json").exists() else {}
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True, **options)
         decoded(tokenizer, [*token_ids(tokenizer, "a"), *tokenizer.all_special_ids])
-        check_declared_ids(tokenizer, declared, directory)
+        _check_declared_ids(tokenizer, declared_ids, directory)
         for copy in ("_vocab", "_merges"):  # Python's own, which nothing reads any more: 140 MB of Gemma's vocabulary
             vars(tokenizer).pop(copy, None)
         return tokenizer
@@ -60,33 +61,16 @@ def check_tokenizer(tokenizer: Any, d_vocab: int, directory: Path) -> None:
         )
 
 
-def read_declared(directory: Path) -> dict[str, Any]:
-    """The settings in tokenizer.json and tokenizer_config.json, by the name of the file."""
-    files = ("tokenizer.json", "tokenizer_config.json")
-    return {file: read_json(directory / file) for file in files if (directory / file).exists()}
-
-
-def check_declared_ids(tokenizer: Any, declared: Mapping[str, Any], directory: Path) -> None:
+def _check_declared_ids(tokenizer: Any, declared_ids: Mapping[tuple[str, str], Any], directory: Path) -> None:
     """Every added token has the id that tokenizer.json or tokenizer_config.json says; the library gives it another without a
     word where that id is taken."""
-    for (token, file), where in _declared_ids(declared).items():
+    for (token, file), declared_id in declared_ids.items():
         token_id = tokenizer.convert_tokens_to_ids(token)
-        if token_id != where:
+        if token_id != declared_id:
             raise InputError(
-                f"expected the token {short_repr(token)} with id {short_repr(where)} as {directory / file} says, found it "
-                f"with id {token_id} in the tokenizer that it makes: copy the model's own tokenizer there"
+                f"expected the token {short_repr(token)} with id {short_repr(declared_id)} as {directory / file} says, found "
+                f"it with id {token_id} in the tokenizer that it makes: copy the model's own tokenizer there"
             )
-
-
-def _declared_ids(declared: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """The id of each added token, by its text and the file that says so."""
-    ids: dict[tuple[str, str], Any] = {}
-    for file, settings in declared.items():
-        listed = settings.get("added_tokens") or []
-        by_id = settings.get("added_tokens_decoder") or {}
-        ids |= {(token["content"], file): token.get("id") for token in listed if "content" in token}
-        ids |= {(token["content"], file): int(index) for index, token in by_id.items() if "content" in token}
-    return ids
 
 
 def _require_one_token_each(vocabulary: Mapping[str, int], directory: Path) -> None:
