@@ -27,7 +27,7 @@ _COVERED = [
 
 def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[bytes]]:
     """What reads the bytes, and the whole files that it begins from."""
-    from ostools.models.describe import read_trained_lengths
+    from ostools.models.files.checkpoint import Checkpoint
     from ostools.models.files.config import check_config
     from ostools.models.files.shards import read_shards
     from ostools.models.files.sources import EMBEDDED_DIRECTORY
@@ -61,8 +61,8 @@ def _reader(name: str, folder: Path) -> tuple[Callable[[bytes], object], list[by
         ),
         "config": (
             lambda content: (
-                check_config(written("config.json", content)),
-                read_trained_lengths(written("card.json", content)),
+                check_config(Checkpoint("x", written("config.json", content))),
+                Checkpoint("x", written("card.json", content)).trained_lengths,
             ),
             [(EMBEDDED_DIRECTORY / "config.json").read_bytes(), card],
         ),

@@ -21,11 +21,10 @@ from ostools.ground.memory import available_memory
 from ostools.measure.passes.batches import LongestPrompt
 from ostools.measure.task_prompt import CHAT, FEW_SHOT, Elicitation, elicitation_for, few_shot_text
 from ostools.mitigations import Mitigation, optional
-from ostools.models.describe import read_trained_lengths
+from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.offload import DISK, SHARE
-from ostools.models.files.shards import check_stored, has_weights, read_shards
-from ostools.models.files.sources import Source
+from ostools.models.files.shards import check_stored
 from ostools.models.files.tokenizer import read_tokenizer
 from ostools.models.shape import Shape
 from ostools.models.tokens import EncodingOptions, count_tokens, prompt_ids, require_chat, required
@@ -60,7 +59,7 @@ class Unloaded:
     A directory with a configuration and a tokenizer, and without weights, is enough: its parameters are then counted from its
     shape. Raises `InputError` as loading would."""
 
-    source: Source
+    source: Checkpoint
     dtype: torch.dtype
     kind: str
     device_map: str | None = None
@@ -78,7 +77,7 @@ class Unloaded:
         """Tokens of a prompt, given as text or as ids."""
         if not isinstance(prompt, str):
             return len(prompt)
-        return count_tokens(required(_tokenizer(self.source.directory)), prompt, **self.encoding)
+        return count_tokens(required(_tokenizer(self.source)), prompt, **self.encoding)
 
     def longest(
         self,
@@ -95,9 +94,9 @@ class Unloaded:
         form = tasks.task(task) if isinstance(task, str) else task
         length, mitigation_object = max(lengths), optional(mitigation)
         if not isinstance(form, Task):
-            pair_list = form.pairs(_Encoder(_tokenizer(self.source.directory)), [length], seed)
+            pair_list = form.pairs(_Encoder(_tokenizer(self.source)), [length], seed)
             return LongestPrompt(max(len(pair.extended) for pair in pair_list))
-        tokenizer = required(_tokenizer(self.source.directory))
+        tokenizer = required(_tokenizer(self.source))
         if elicitation is not None:
             encoding |= {"chat": elicitation == CHAT}
         if encoding.get("chat") is None:
@@ -111,17 +110,17 @@ class Unloaded:
         return LongestPrompt(token_count, count_tokens(tokenizer, line) if line.strip() else 0, task_question.counts)
 
     def elicitation(self, task: Task | str, elicitation: str | None = None, chat: bool | None = None) -> Elicitation:
-        trained = read_trained_lengths(self.source.directory)
-        return elicitation_for(
-            tasks.task(task), required(_tokenizer(self.source.directory)), trained, elicitation, chat
-        )
+        trained = self.source.trained_lengths
+        return elicitation_for(tasks.task(task), required(_tokenizer(self.source)), trained, elicitation, chat)
 
     @property
     def _weights(self) -> tuple[int, int]:
         """How many numbers the weights are, and the bytes of the largest tensor of a checkpoint."""
-        if not has_weights(self.source.directory):
+        if not self.source.has_weights:
             return self.shape.parameters, 0
-        return _weights(_stamp(self.source.directory))
+        tensors = [tensor for shard in self.source.shards for tensor in shard.tensors.values()]
+        largest = max(tensor.count * _DTYPE_BYTES.get(tensor.dtype, 2) for tensor in tensors)
+        return sum(tensor.count for tensor in tensors), largest
 
     @property
     def held_bytes(self) -> int:
@@ -146,9 +145,9 @@ class Unloaded:
 
 
 @lru_cache(maxsize=4)
-def _tokenizer(directory: Path) -> Any:
+def _tokenizer(source: Checkpoint) -> Any:
     with quiet():
-        return read_tokenizer(directory)
+        return read_tokenizer(source)
 
 
 class _Encoder:
@@ -170,22 +169,11 @@ def _stamp(directory: Path) -> tuple[Path, int, int]:
 
 
 @lru_cache(maxsize=64)
-def _shape(stamp: tuple[Path, int, int], source: Source, dtype: torch.dtype, kind: str) -> Shape:
+def _shape(stamp: tuple[Path, int, int], source: Checkpoint, dtype: torch.dtype, kind: str) -> Shape:
     """A model is read once, and not for each of its cells. Raises `InputError` where its weights are not those of its shape."""
-    family = check_config(source.directory)
+    family = check_config(source)
     with quiet():
-        config = read_config(source.directory, family)
-    if has_weights(source.directory):
-        check_stored(config, family, read_shards(source.directory), source.directory)
+        config = read_config(source, family)
+    if source.has_weights:
+        check_stored(config, family, source.shards, source.directory)
     return Shape.of_config(config, dtype, kind)
-
-
-@lru_cache(maxsize=64)
-def _weights(stamp: tuple[Path, int, int]) -> tuple[int, int]:
-    """Reads headers."""
-    numbers = largest = 0
-    for shard in read_shards(stamp[0]):
-        for tensor in shard.tensors.values():
-            numbers += tensor.count
-            largest = max(largest, tensor.count * _DTYPE_BYTES.get(tensor.dtype, 2))
-    return numbers, largest

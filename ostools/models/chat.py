@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import jinja2
+from transformers.utils.chat_template_utils import _get_template_variables
+
 from ostools.ground.errors import InputError
-from ostools.models.files.chat_template import try_template, variables_of
 from ostools.models.files.checks import one_line
 from ostools.models.tokenizer_calls import Span, control_ids, refuse_unknown, template_ids
 
@@ -82,7 +84,7 @@ def render(tokenizer: Any, text: str, system: str | None = None, thinking: bool 
     if not tokenizer.chat_template:
         raise InputError("expected a tokenizer with a chat template, found none: leave chat out")
     _checked(system, thinking)
-    variables = variables_of(_template(tokenizer))
+    variables = _variables(_template(tokenizer))
     thinking_state, options = _thinking(tokenizer, variables, thinking)
     marked = _rendered_text(tokenizer, _MESSAGE, None if system is None else _SYSTEM, options)
     if marked.count(_MESSAGE) != 1:
@@ -133,6 +135,14 @@ def _template(tokenizer: Any) -> str:
         raise InputError(f"expected one chat template, found: {one_line(error)}") from None
 
 
+def _variables(template: str) -> frozenset[str]:
+    """The names that a template takes from whoever runs it."""
+    try:
+        return frozenset(_get_template_variables(template))
+    except (jinja2.TemplateError, RecursionError) as error:
+        raise InputError(f"expected a chat template that can be read, found: {one_line(error)}") from None
+
+
 def _thinking(tokenizer: Any, variables: frozenset[str], required: bool) -> tuple[str, dict[str, Any]]:
     """State of thinking, and the template's variables that make it so."""
 
@@ -158,7 +168,6 @@ def _rendered_text(tokenizer: Any, text: str, system: str | None, options: dict[
     messages = [{"role": "user", "content": text}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
-    try_template(_template(tokenizer), messages, {**tokenizer.special_tokens_map, **options})
     try:
         written_text, again = (
             tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)

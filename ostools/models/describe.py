@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import partial
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,7 +26,6 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools.ground.errors import InputError
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.sites import is_closed
-from ostools.models.files.checks import read_json
 from ostools.models.lazy_cast import stored_part
 from ostools.models.tokenizer_calls import frame
 
@@ -112,17 +110,6 @@ def remember(model: TransformerBridge, metadata: Metadata) -> None:
 def metadata_of(model: TransformerBridge) -> Metadata:
     """Facts that the loader noted; of a bridge that the user built, only the name that it carries."""
     return _metadata.get(model) or Metadata(name=str(model.cfg.model_name))
-
-
-def read_trained_lengths(directory: Path) -> dict[str, int] | None:
-    """`trained_lengths` of a directory's card.json: task -> longest trained length. None without one."""
-    card = directory / "card.json"
-    lengths = read_json(card).get("trained_lengths") if card.exists() else None
-    if lengths is None:
-        return None
-    if not isinstance(lengths, dict) or not all(type(value) is int for value in lengths.values()):
-        raise InputError(f"expected trained_lengths in {card} to map tasks to whole numbers, found {lengths!r}")
-    return lengths
 
 
 IN_WORDS = {TransformerBridge: "a model, as ostools.load_model gives it"}

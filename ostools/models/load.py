@@ -26,12 +26,11 @@ from ostools.ground.memory import collector_at_rest, give_back
 from ostools.ground.names import checked_name
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.models.bridge import with_acting_attention
-from ostools.models.describe import Metadata, read_trained_lengths, remember
+from ostools.models.describe import Metadata, remember
 from ostools.models.families import Family
-from ostools.models.files.checkpoint import Checkpoint, check_storage, in_places, load_whole
-from ostools.models.files.checks import has_tokenizer, one_line
+from ostools.models.files.build import load_in_places, load_whole
+from ostools.models.files.checks import one_line
 from ostools.models.files.config import check_config, quiet, read_config
-from ostools.models.files.shards import read_shards, stored_dtype
 from ostools.models.files.sources import locate
 from ostools.models.files.tokenizer import check_tokenizer, read_tokenizer
 from ostools.models.generic.bridge import generic_bridge
@@ -91,31 +90,28 @@ def load_model(
     checked_name("route", route, ("auto", "generic"))
     asked, eager = (None, False) if dtype == AUTO else arithmetic_named(dtype)
     torch_device = resolve_device(device, asked or torch.float32)
-    source = locate(name, revision, asked)
-    family = check_config(source.directory, route == "generic")
+    checkpoint = locate(name, revision, asked)
+    family = check_config(checkpoint, route == "generic")
     if family.generic and device_map is not None:
         raise InputError(f"device_map: expected a model of a known family, found {family.module}: load it whole")
     check_arithmetic(family, eager)
-    has_tokenizer(source.directory)
-    shards = read_shards(source.directory)
-    torch_dtype = asked or source.dtype or stored_dtype(shards, source.directory)
-    trained_lengths = read_trained_lengths(source.directory)
+    torch_dtype = asked or checkpoint.stored_dtype
     with quiet():
-        config = read_config(source.directory, family)
-        tokenizer = read_tokenizer(source.directory)
+        config = read_config(checkpoint, family)
+        tokenizer = read_tokenizer(checkpoint)
         if tokenizer is not None:
-            check_tokenizer(tokenizer, config.vocab_size, source.directory)
+            check_tokenizer(tokenizer, config.vocab_size, checkpoint.directory)
             give_back()  # what a large vocabulary was read from; the weights would stand beside it
-        checkpoint = Checkpoint(source.directory, shards, family, config)
         if device_map is None:
-            module, place_by_module = load_whole(checkpoint, torch_dtype, torch_device), None
+            module, place_by_module = load_whole(checkpoint, family, config, torch_dtype, torch_device), None
         else:
-            check_storage(family, source.directory)
-            module, place_by_module = in_places(checkpoint, torch_dtype, torch_device, device_map)
-        bridge = wrapped(module, family, source.name, eager)
+            module, place_by_module = load_in_places(checkpoint, family, config, torch_dtype, torch_device, device_map)
+        bridge = wrapped(module, family, checkpoint.name, eager)
     give_tokenizer(bridge, tokenizer)
-    facts = {name: getattr(source, name) for name in ("name", "revision", "title", "quantisation")}
-    remember(bridge, Metadata(**facts, trained_lengths=trained_lengths, device_map=place_by_module))
+    facts = {
+        name: getattr(checkpoint, name) for name in ("name", "revision", "title", "quantisation", "trained_lengths")
+    }
+    remember(bridge, Metadata(**facts, device_map=place_by_module))
     return bridge
 
 

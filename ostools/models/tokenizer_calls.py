@@ -1,7 +1,6 @@
 """Calls of a tokenizer: text to ids and back, with one refusal for whatever it raises; its markers; and what ids are shown as.
 
-The library is written in Rust, whose panics reach Python as a `BaseException` that no `except Exception` catches: a pattern
-that backtracks too long ends so. Nothing else in ostools calls a tokenizer; a test holds to that.
+Nothing else in ostools calls a tokenizer; a test holds to that.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ def tokenizing(what: object) -> Iterator[None]:
     """An `InputError` in one line for whatever is raised by a tokenizer that reads `what`; interrupts and exits pass."""
     try:
         yield
-    except BaseException as error:
-        if isinstance(error, InputError) or not is_failure(error):
-            raise
+    except InputError:
+        raise
+    except Exception as error:
         raise InputError(
             f"expected a tokenizer that can read {short_repr(what)}, found one that ends in an error "
             f"({_short(in_words(error))}): "
@@ -42,11 +41,6 @@ def require_utf8(text: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(f"expected text that UTF-8 can write, found {text[error.start]!r} at {error.start}") from None
-
-
-def is_failure(error: BaseException) -> bool:
-    """Whether a library failed: an Exception, or a panic of Rust's. An interrupt or an exit is none."""
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def token_ids(tokenizer: Any, text: str, **options: bool) -> list[int]:

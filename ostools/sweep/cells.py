@@ -22,8 +22,7 @@ from typing import Any
 from ostools import mitigations, tasks
 from ostools.measure.swept import Cell
 from ostools.mitigations.named import NONE
-from ostools.models.files.checks import TEMPLATES
-from ostools.models.files.sources import Source
+from ostools.models.files.checkpoint import TEMPLATES, Checkpoint
 from ostools.sweep.measurements import MEASUREMENTS
 from ostools.sweep.sweep_file import Sweep, form_of
 from ostools.tasks import CollapseTask, Task
@@ -191,7 +190,7 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def checkpoint_hash(source: Source) -> str:
+def checkpoint_hash(source: Checkpoint) -> str:
     """The SHA-256 of every file that loading reads: weights, configuration, tokenizer; of a GGUF file that file's own.
 
     Cost: reading them once."""

@@ -28,7 +28,8 @@ from ostools.hooks.errors import full_signature
 from ostools.measure.swept import Cell, Rows
 from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
 from ostools.models import load_model
-from ostools.models.files.sources import Source, locate
+from ostools.models.files.checkpoint import Checkpoint
+from ostools.models.files.sources import locate
 from ostools.models.load import resolve_device
 from ostools.models.precision.scores import arithmetic_named
 from ostools.models.shape import enough_threads
@@ -61,12 +62,12 @@ def weights_dtype(cell: Cell) -> torch.dtype:
     return arithmetic_named(to_load(cell)[1])[0]
 
 
-def source_of(cell: Cell) -> Source:
+def source_of(cell: Cell) -> Checkpoint:
     """Where the cell's model lies, as it is loaded for this cell."""
     return locate(cell.model, None, weights_dtype(cell))
 
 
-def forecast(cell: Cell, source: Source, device: str, device_map: str | None = None) -> Forecast:
+def forecast(cell: Cell, source: Checkpoint, device: str, device_map: str | None = None) -> Forecast:
     """What measuring `cell` on the model at `source` will hold, the loaded model included.
 
     Of a cell that cannot be measured (a model that is not whole, a length that a task cannot have) it forecasts nothing: the

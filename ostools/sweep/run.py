@@ -12,7 +12,7 @@ from ostools.ground.progress import Progress, tell
 from ostools.hooks.errors import checked_arguments
 from ostools.measure.swept import Rows
 from ostools.measure.unloaded import Forecast
-from ostools.models.files.sources import Source
+from ostools.models.files.checkpoint import Checkpoint
 from ostools.sweep.cell_file import file_of
 from ostools.sweep.cells import KeyedCell, base_key, cells_of, checkpoint_hash, code_version
 from ostools.sweep.executor import Executor, Job, Terms, ThisProcess, forecast, source_of, weights_dtype
@@ -74,7 +74,7 @@ def plan_of(
     keyed_cells: Sequence[KeyedCell],
     terms: Terms,
     failures: Sequence[Failure] = (),
-    located: Mapping[str, Source] | None = None,
+    located: Mapping[str, Checkpoint] | None = None,
 ) -> Plan:
     """What of these cells is to be measured. `failures`: of before, that stay so; `located`: the models, for the forecasts."""
     stored = store.stored()

@@ -58,22 +58,6 @@ def test_a_configuration_of_a_giant_asks_for_no_memory(
     assert (said or "") in found.err
 
 
-_BACKTRACKS = {"type": "Split", "pattern": {"Regex": "(1|11|1+)+b"}, "behavior": "Isolated", "invert": False}
-"""What reads a letter at once, and a row of ones never."""
-
-
-def test_a_tokenizer_that_panics_fails_its_cells_and_not_the_sweep(ground: Ground, tmp_path: Path) -> None:
-    tokenizer = json.loads(ground.checkpoint["tokenizer.json"]) | {"pre_tokenizer": _BACKTRACKS}
-    write_files(tmp_path / "bad", {**ground.checkpoint, "tokenizer.json": json.dumps(tokenizer).encode()})
-    write_files(tmp_path / "good", dict(ground.checkpoint))
-    sweep = "models: [./bad, ./good]\ntasks: [copy-last]\nlengths: [40]\nmeasurements: [evaluate]\ndevice: cpu\n"
-    (tmp_path / "sweep.yaml").write_text(sweep)
-    found = attempt(["sweep", "run", "sweep.yaml", "--out", "results"], tmp_path, within=300)
-    assert found.code == 1
-    assert "PanicException" in found.out + found.err
-    assert len(list((tmp_path / "results" / "cells").glob("*.parquet"))) == 1
-
-
 @pytest.mark.parametrize(
     ("file", "words", "kind"),
     [

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +23,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.unloaded import Unloaded
 from ostools.models import context_length, describe, load_model
 from ostools.models.files import shards
+from ostools.models.files.config import quiet
 from ostools.models.files.sources import locate
 from tests.checkpoints import (
     FAMILIES,
@@ -248,6 +254,53 @@ def test_a_loaded_model_does_not_change_when_its_file_does(dtype: str, tmp_path:
     assert torch.equal(model(IDS), logits)
 
 
+_OPENED: list[str] | None = None
+
+
+def _note(event: str, args: tuple[Any, ...]) -> None:
+    if event == "open" and _OPENED is not None and isinstance(args[0], str | bytes | os.PathLike):
+        _OPENED.append(os.fsdecode(args[0]))
+
+
+sys.addaudithook(_note)
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[Counter[str]]:
+    """How often each file of the directory is opened by Python in the block, safetensors files by their library."""
+    global _OPENED
+    _OPENED, counts = [], Counter()
+    real = shards.safe_open
+
+    def safe_open(file: Path, framework: str) -> Any:
+        counts[file.name] += 1
+        return real(file, framework)
+
+    shards.safe_open = safe_open
+    try:
+        yield counts
+    finally:
+        counts.update(Path(file).name for file in _OPENED if Path(file).parent == directory)
+        shards.safe_open, _OPENED = real, None
+
+
+@pytest.mark.parametrize("device_map", [None, "disk"])
+def test_each_file_is_read_once(device_map: str | None, tmp_path: Path) -> None:
+    """Those of a tokenizer once beside what transformers' own reader of tokenizers opens."""
+    directory = write_checkpoint(tmp_path, "gemma")
+    (directory / "generation_config.json").write_text('{"eos_token_id": 1}')
+    (directory / "card.json").write_text("{}")
+    load_model(directory, device="cpu")  # imports
+    with quiet(), _opened(directory) as library:
+        AutoTokenizer.from_pretrained(directory, config=make_config("gemma"))
+    with _opened(directory) as ours:
+        load_model(directory, device="cpu", device_map=device_map)
+    names = ("config.json", "generation_config.json", "card.json", "model.safetensors")
+    assert {name: ours[name] for name in names} == dict.fromkeys(names, 1)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert ours[name] - library[name] == 1
+
+
 def test_tensors_are_read_as_they_are_stored(tmp_path: Path) -> None:
     """Of every dtype that a checkpoint has, and of every shape; those of the dtype asked for are not the file's own pages."""
     stored = {
@@ -257,7 +310,7 @@ def test_tensors_are_read_as_they_are_stored(tmp_path: Path) -> None:
     }
     file = tmp_path / "model.safetensors"
     save_file(stored, file)
-    found = dict(shards.read_shard(file).read(torch.float32))
+    found = dict(shards.Shard.of(file).read(torch.float32))
     assert found.keys() == stored.keys()
     assert all(found[name].dtype is numbers.dtype for name, numbers in stored.items())
     assert all(torch.equal(found[name], numbers) for name, numbers in stored.items())

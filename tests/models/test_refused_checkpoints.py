@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import re
-import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +19,6 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import end_ids
 from ostools.models import load_model
-from ostools.models.files import shards
 from tests.checkpoints import edit_config, make_model, write_checkpoint
 
 UP = "model.layers.1.mlp.up_proj.weight"
@@ -103,16 +100,6 @@ def _two_bos(settings: dict[str, Any]) -> None:
     settings["post_processor"]["single"] = [single[0], *single]
 
 
-def _long_table() -> dict[str, Any]:
-    """SentencePiece's table for one letter, as a double array, and the 100,000 letters that stand for it."""
-    letter, root = ord("a"), 256
-    units = [0] * 512
-    units[0], units[root ^ letter], units[root ^ letter ^ 1] = root << 10, 1 << 10 | 1 << 8 | letter, 1 << 31
-    table = struct.pack("<I", 4 * len(units)) + struct.pack("<512I", *units) + b"b" * 100_000 + b"\0"
-    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()}
-
-
-_TENFOLD = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 10}
 _FEW_BITS = "expected weights of 16 bits or more in .* whose numbers stand for others"
 _POSITIVE = "expected {} in .*config.json to be above 0, and finite, found "
 
@@ -148,7 +135,8 @@ CASES: dict[str, tuple[str, Spoil, str]] = {
     "truncated": ("gemma", _bytes(lambda content: content[:-1]), "model.safetensors truncated or corrupt"),
     "corrupt": ("gemma", _bytes(lambda content: b"\xff" * 100 + content[100:]), "truncated or corrupt .*: fetch it again"),
     "a pointer": (
-        "gemma", _bytes(lambda content: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), "run `git lfs pull`",
+        "gemma", _bytes(lambda content: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+        "pointer: `git lfs pull`",
     ),
     "a pickle": (
         "gemma", lambda directory: (directory / WEIGHTS).rename(directory / "model.pt"),
@@ -208,13 +196,6 @@ CASES: dict[str, tuple[str, Spoil, str]] = {
         "gemma3", _config(rms_norm_eps=-1e-6), "expected rms_norm_eps in .* to be at least 0 and below 1, found ",
     ),
     "an epsilon of one": ("gemma3", _config(rms_norm_eps=1), "to be at least 0 and below 1, found "),
-    "a giant head": (
-        "gemma", _config(num_labels=10**9), "expected at most 10000 as num_labels in .*config.json, found 1000000000",
-    ),
-    "giant slopes": (
-        "mpt", _config(max_seq_len=10**8), "expected tables of positions of at most 268435456 numbers in .*, found 4",
-    ),
-    "giant rotations": ("gptj", _config(n_positions=10**9), "expected tables of positions"),
     "what no record describes": (
         "bloom", _config(apply_residual_connection_post_layernorm=True),
         "found model_type 'bloom', apply_residual_connection_post_layernorm True",
@@ -230,14 +211,6 @@ CASES: dict[str, tuple[str, Spoil, str]] = {
     "a broken tokenizer": ("gemma", _written("tokenizer.json", "{}"), "expected a tokenizer that transformers can read"),
     "two BOS": (
         "gemma", _json("tokenizer.json", _two_bos), "expected one leading '<bos>', found two: .* adds it twice",
-    ),
-    "rules that multiply a text": (
-        "gemma", _tokenizer(normalizer={"type": "Sequence", "normalizers": [_TENFOLD] * 10}),
-        "expected a normalizer in .*tokenizer.json that makes a text at most 100 times longer, found .* 1e",
-    ),
-    "a long text for a letter": (
-        "gemma", _tokenizer(normalizer=_long_table()),
-        "expected a normalizer in .* at most 100 times longer, found .* 1e[+]05",
     ),
     "one id for two tokens": (
         "gemma", _json("tokenizer.json", lambda c: c["model"]["vocab"].update(a=c["model"]["vocab"]["b"])),
@@ -267,19 +240,6 @@ def test_what_is_refused(case: str, tmp_path: Path) -> None:
 def test_few_bits_that_stay_on_disk(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     _stored(name, dtype)(write_checkpoint(tmp_path, "gemma"))
     _refuses(_FEW_BITS, tmp_path, device_map="disk")
-
-
-@pytest.mark.parametrize(
-    ("count", "match"), [(900, "found 900 more"), (2000, "expected at most 1000 tensors in .*, found 2020")]
-)
-def test_more_tensors_than_any_model_has(
-    count: int, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a number, so that they take no room."""
-    monkeypatch.setattr(shards, "MOST_TENSORS", 1000)
-    directory = write_checkpoint(tmp_path, "gemma")
-    _weights(lambda weights: weights.update({f"x{index}": torch.ones(0) for index in range(count)}))(directory)
-    _refuses(match, directory)
 
 
 def test_weights_and_activations_too_large_for_the_dtype(tmp_path: Path) -> None:

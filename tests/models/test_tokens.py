@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Callable
 from functools import cache
@@ -20,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 import ostools as ost
 from ostools.ground.errors import InputError
-from ostools.models import Prompt, encode, load_model
+from ostools.models import Prompt, encode
 from ostools.models.tokens import _whole_numbers
 from tests.checkpoints import (
     CHAT_TEMPLATE,
@@ -28,7 +27,6 @@ from tests.checkpoints import (
     SPECIAL,
     Family,
     tiny_model,
-    write_checkpoint,
     write_tokenizer,
 )
 
@@ -216,38 +214,6 @@ def test_sentencepiece_tokens_keep_their_spaces_and_show_their_bytes() -> None:
 
 
 _CALLS = re.compile(r"(^|\.)tokenizer(\.decode|\.apply_chat_template)?$")
-_BACKTRACKS = {"type": "Split", "pattern": {"Regex": "(a|aa|a+)+b"}, "behavior": "Isolated", "invert": False}
-
-
-@pytest.fixture(scope="module")
-def panicking(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    directory = write_checkpoint(tmp_path_factory.mktemp("panicking"), "gemma")
-    file = directory / "tokenizer.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"pre_tokenizer": _BACKTRACKS}))
-    return load_model(directory)
-
-
-def test_a_pattern_that_backtracks_is_an_error_in_one_line(panicking: Any) -> None:
-    for call in (
-        lambda text: ost.encode(panicking, text),
-        lambda text: ost.encode(panicking, text, chat=True),
-        lambda text: ost.sensitivity(panicking, text),
-    ):
-        with pytest.raises(InputError, match=r"expected a tokenizer that can read .*aaa.*PanicException") as caught:
-            call("a" * 60)
-        assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_passes(monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]) -> None:
-    model: Any = tiny_model("gemma", fresh=True)
-
-    def stopped(*args: Any, **options: Any) -> Any:
-        raise kind
-
-    monkeypatch.setattr(type(model.tokenizer), "__call__", stopped)
-    with pytest.raises(kind):
-        ost.encode(model, "hello")
 
 
 def test_nobody_else_calls_a_tokenizer() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded, _stamp, _weights
+from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
 from ostools.models import load_model
 from ostools.models.files.sources import EMBEDDED_DIRECTORY, locate
 from ostools.models.shape import Shape
@@ -37,7 +37,7 @@ def test_the_shape_of_files_is_that_of_the_loaded_model(family: Family, tmp_path
     model = load_model(directory, device="cpu")
     found = Unloaded(locate(str(directory), None), torch.float32, "cpu").shape
     assert found == Shape.of(model)
-    numbers = _weights(_stamp(directory))[0]
+    numbers = Unloaded(locate(directory, None), torch.float32, "cpu")._weights[0]
     if family != "gpt2":  # whose bridge has queries, keys and values apart, and together
         assert numbers == sum(weight.numel() for weight in model.original_model.parameters())
     assert found.n_layers * found.block_parameters < numbers
@@ -139,8 +139,7 @@ def test_what_cannot_be_measured_is_no_reason_to_stop(directory: str, tmp_path: 
 
 
 def test_no_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    _weights.cache_clear()
-    monkeypatch.setattr("safetensors.torch.load_file", lambda *_, **__: pytest.fail("read the weights"))
+    monkeypatch.setattr("ostools.models.files.shards.Shard.tensor", lambda *_, **__: pytest.fail("read the weights"))
     monkeypatch.setattr("ostools.models.load.load_model", lambda *_, **__: pytest.fail("loaded the model"))
     stored = sum(file.stat().st_size for file in EMBEDDED_DIRECTORY.glob("*.safetensors"))
-    assert 0 <= stored - 4 * _weights(_stamp(EMBEDDED_DIRECTORY))[0] < 1 << 16
+    assert 0 <= stored - 4 * Unloaded(locate(None, None), torch.float32, "cpu")._weights[0] < 1 << 16

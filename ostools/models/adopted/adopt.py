@@ -27,11 +27,11 @@ from ostools.hooks import SIXTEEN_BITS
 from ostools.models.adopted.parts import one_place, parts, refuse_hooks, same_parts, saved_tensors, weights
 from ostools.models.describe import Metadata, _metadata, digest, refuse_processed, remember, require_numbers
 from ostools.models.families import ALWAYS_FLOAT32_SCORES, Family
-from ostools.models.files.checkpoint import Checkpoint
+from ostools.models.files.build import build, fitting
 from ostools.models.files.checks import one_line
 from ostools.models.files.config import family_of_settings, quiet, without_saved, without_unread
 from ostools.models.files.functions import CHOICES, configurations, require_own_functions
-from ostools.models.files.offload import placeholders
+from ostools.models.files.offload import fill, placeholders
 from ostools.models.files.shards import check_finite
 from ostools.models.files.tokenizer import check_tokenizer, without_negative_ids
 from ostools.models.load import check_same, give_tokenizer, probe_of, wrapped
@@ -169,12 +169,11 @@ def _built(
     name: str,
 ) -> PreTrainedModel:
     """The model of that configuration, as loading builds it, around the user's weights."""
-    checkpoint = Checkpoint(Path(name), [], family, config)
     tensor_by_path = {path: weight.detach() for path, weight in weights.items()}
-    with checkpoint.fitting():
-        rebuilt_model = checkpoint.filled(
-            placeholders(tensor_by_path), dtype, device, lambda stored, path: tensor_by_path[stored]
-        )
+    holders = placeholders(tensor_by_path)
+    with fitting(Path(name)):
+        rebuilt_model = build(family, config, holders, dtype, Path(name))
+        fill(rebuilt_model, holders, device, lambda stored, path: tensor_by_path[stored])
     check_finite(rebuilt_model, Path(name))
     return rebuilt_model.eval()
 

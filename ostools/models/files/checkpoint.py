@@ -1,135 +1,130 @@
-"""The Hugging Face model that the files of a checkpoint make: whole in memory, or in several places."""
+"""The files of one model: where they lie and what they say, each read once, when something first asks for it.
+
+The record is made by `sources.locate` and handed on to whatever reads the model. A file that changes afterwards is not seen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
-import transformers
-from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from ostools.ground.errors import InputError
-from ostools.models.families import Family
-from ostools.models.files.checks import one_line, read_json
-from ostools.models.files.config import experts_one_by_one
-from ostools.models.files.functions import require_own_functions
-from ostools.models.files.offload import (
-    MappedWeights,
-    PlaceByModule,
-    Weigh,
-    checked_map,
-    fill,
-    placed,
-    placeholders,
+from ostools.models.families import KNOWN_ARCHITECTURES
+from ostools.models.files.checks import read_json
+from ostools.models.files.shards import Shard, has_weights, read_shards, stored_dtype
+
+TEMPLATES = "additional_chat_templates"
+"""The folder where transformers looks for chat templates too; the one that is called default is then the model's."""
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_PARTS_OF_ONE = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges.txt",
+    "vocab.*",
+    "*.tiktoken",
+    "spiece.model",
+    "sentencepiece*",
+    "chat_template*",
+    TEMPLATES,
 )
-from ostools.models.files.shards import Shard, check_finite, check_loaded, check_stored
-from ostools.models.files.tokenizer import without_negative_ids
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The files of a model, which have been looked at, and what config.json says."""
+    """The name the user knows a model by, the directory of its files, and the hub's commit (None if local).
 
+    title: what tables and charts call it (None: the name). Of a GGUF file, `directory` is what it was converted to,
+    `quantisation` what it was, `sha256` its hash, and `dtype` that of the weights that are read from it.
+    """
+
+    name: str
     directory: Path
-    shards: Sequence[Shard]
-    family: Family
-    config: PreTrainedConfig
+    revision: str | None = None
+    title: str | None = None
+    quantisation: str | None = None
+    sha256: str | None = None
+    dtype: torch.dtype | None = None
 
-    @contextmanager
-    def fitting(self) -> Iterator[None]:
-        """Whatever a library raises while the model is built, for config values that no model can be built from."""
-        try:
-            yield
-        except InputError:
-            raise
-        except Exception as error:
-            raise InputError(f"expected weights that fit config.json in {self.directory}: {one_line(error)}") from None
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """config.json."""
+        return self._without_code("config.json")
 
-    def built(self, weights: dict[str, torch.Tensor], dtype: torch.dtype) -> PreTrainedModel:
-        """The Hugging Face model in `dtype`, every parameter one of the `weights`."""
-        experts_one_by_one(self.config, self.family)
-        module, info = getattr(transformers, self.family.module).from_pretrained(
-            None,
-            state_dict=weights,
-            config=self.config,
-            dtype=dtype,
-            attn_implementation="eager",
-            # Reported in `info` and refused there, with both shapes; otherwise the shapes are lost in the log.
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            key_mapping=dict(self.family.renames) or None,
-        )
-        check_loaded(info, self.family, self.directory)
-        require_own_functions(module, str(self.directory))
-        return module
+    @cached_property
+    def declared_ids(self) -> Mapping[tuple[str, str], Any]:
+        """The id of each added token, by its text and the file of the tokenizer that says so."""
+        ids: dict[tuple[str, str], Any] = {}
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            settings = self._without_code(file) if (self.directory / file).exists() else {}
+            listed = settings.get("added_tokens") or []
+            by_id = settings.get("added_tokens_decoder") or {}
+            ids |= {(token["content"], file): token.get("id") for token in listed if "content" in token}
+            ids |= {(token["content"], file): int(index) for index, token in by_id.items() if "content" in token}
+        return ids
 
-    def filled(
-        self,
-        holders: Mapping[str, torch.Tensor],
-        dtype: torch.dtype,
-        device: torch.device,
-        weight: Weigh,
-    ) -> PreTrainedModel:
-        """The Hugging Face model in `dtype`, built of placeholders and then filled with what `weight` makes of each."""
-        module = self.built(dict(holders), dtype)
-        fill(module, holders, device, weight)
-        return module
+    @cached_property
+    def generation(self) -> Mapping[str, Any] | None:
+        """generation_config.json; None without one."""
+        file = self.directory / "generation_config.json"
+        return read_json(file) if file.exists() else None
 
-    def finished(self, module: PreTrainedModel) -> PreTrainedModel:
-        """The model with finite weights, in eval mode, knowing the tokens that end an answer."""
-        check_finite(module, self.directory)
-        if (self.directory / "generation_config.json").exists():
-            read_json(self.directory / "generation_config.json")
-            try:
-                module.generation_config = GenerationConfig.from_pretrained(self.directory, local_files_only=True)
-            except Exception as error:
-                raise InputError(
-                    f"expected a generation_config.json that transformers can read in {self.directory}: {one_line(error)}"
-                ) from None
-        without_negative_ids(module.generation_config)
-        return module.eval()
+    @cached_property
+    def trained_lengths(self) -> dict[str, int] | None:
+        """`trained_lengths` of card.json: task -> longest trained length. None without one."""
+        card = self.directory / "card.json"
+        lengths = read_json(card).get("trained_lengths") if card.exists() else None
+        if lengths is None:
+            return None
+        if not isinstance(lengths, dict) or not all(type(value) is int for value in lengths.values()):
+            raise InputError(f"expected trained_lengths in {card} to map tasks to whole numbers, found {lengths!r}")
+        return lengths
 
+    @cached_property
+    def shards(self) -> Sequence[Shard]:
+        """Its safetensors files."""
+        return read_shards(self.directory)
 
-def load_whole(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """The Hugging Face model with every weight in the memory of the device."""
-    with checkpoint.fitting():
-        check_stored(checkpoint.config, checkpoint.family, checkpoint.shards, checkpoint.directory)
-        tensors = {name: tensor for shard in checkpoint.shards for name, tensor in shard.read(dtype)}
-        module = checkpoint.built(tensors, dtype)
-        for tensor in (*module.parameters(), *module.buffers()):
-            if tensor.dtype is not dtype:  # transformers keeps it in float32, and it still lies in the file's own pages
-                tensor.data = tensor.data.clone()
-    module = checkpoint.finished(module)
-    module.to(device)  # pyright: ignore[reportArgumentType]
-    return module
+    @cached_property
+    def stored_dtype(self) -> torch.dtype:
+        """The dtype of most of its numbers; without weights the one that its configuration names."""
+        if self.dtype is not None:
+            return self.dtype
+        return stored_dtype(self.shards if self.has_weights else (), self.config)
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is any file of weights, of whatever form; else it describes a model that is elsewhere."""
+        return has_weights(self.directory)
 
-def in_places(
-    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, device_map: str
-) -> tuple[PreTrainedModel, PlaceByModule]:
-    """The Hugging Face model with its weights where the map says, and the map with nothing left to be found out."""
-    device = torch.device(device.type, device.index or 0) if device.type == "cuda" else device
-    with checkpoint.fitting():
-        described = check_stored(checkpoint.config, checkpoint.family, checkpoint.shards, checkpoint.directory)
-        place_by_module = checked_map(device_map, described, dtype, device)
-        weights = MappedWeights.of(checkpoint.shards)
-        holders = placeholders(weights.by_name, dtype)
-        module = checkpoint.filled(holders, dtype, device, placed(weights, place_by_module, dtype, device))
-    module = checkpoint.finished(module)
-    weights.let_go()
-    return module, place_by_module
+    @cached_property
+    def has_tokenizer(self) -> bool:
+        """Whether it brings a tokenizer of its own: without one transformers makes up a five-token one.
 
+        Raises `InputError` for part of a tokenizer.
+        """
+        if any((self.directory / file).exists() for file in _TOKENIZER_FILES):
+            return True
+        parts = sorted({path.name for pattern in _PARTS_OF_ONE for path in self.directory.glob(pattern)})
+        if parts:
+            raise InputError(
+                f"expected a tokenizer ({', '.join(_TOKENIZER_FILES)}) in {self.directory}, found only "
+                f"{', '.join(parts[:3])} of one: copy the model's own there, or remove that too, and the model takes token "
+                "ids alone"
+            )
+        return False
 
-def check_storage(family: Family, directory: Path) -> None:
-    """A device map asks for weights that are computed with as the file holds them."""
-    obstacle = f"experts in {family.name}, which transformers stacks" if family.mlp == "experts" else None
-    if family.copied:
-        obstacle = f"one joint weight in {family.name}, of whose parts TransformerLens computes with copies"
-    if obstacle is not None:
-        raise InputError(
-            f"device_map: expected weights that are computed with as {directory} holds them, found {obstacle}: load the model "
-            "whole"
-        )
+    def _without_code(self, file: str) -> Mapping[str, Any]:
+        """A JSON file, which asks for no code of the checkpoint's own."""
+        settings = read_json(self.directory / file)
+        if "auto_map" in settings:
+            raise InputError(
+                f"expected a model that transformers itself implements, found remote code (auto_map in "
+                f"{self.directory / file}): ostools runs no code from a checkpoint; convert it to one of {KNOWN_ARCHITECTURES}"
+            )
+        return settings

@@ -1,7 +1,4 @@
-"""Files of a model's directory: JSON that is read, and what must not stand there.
-
-Each check refuses with one line: what was expected, what was found, what to do. None repairs anything.
-"""
+"""JSON of a model's files, in which every key stands once; and the words of another library in one line."""
 
 from __future__ import annotations
 
@@ -12,23 +9,6 @@ from typing import Any
 
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.files import JSON_LIMIT, read_text
-from ostools.models.families import KNOWN_ARCHITECTURES
-
-TEMPLATES = "additional_chat_templates"
-"""The folder where transformers looks for chat templates too; the one that is called default is then the model's."""
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-_PARTS_OF_ONE = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "merges.txt",
-    "vocab.*",
-    "*.tiktoken",
-    "spiece.model",
-    "sentencepiece*",
-    "chat_template*",
-    TEMPLATES,
-)
 
 
 def one_line(error: object) -> str:
@@ -59,34 +39,3 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"the key {short_repr(name)} twice in one object")
     return content
-
-
-def check_files(directory: Path) -> None:
-    """No file asks for code of the checkpoint's own, and whatever the libraries may open is a file or a directory, links
-    followed: a pipe would wait for ever."""
-    for folder in (directory, directory / TEMPLATES):
-        for path in folder.iterdir() if folder.is_dir() else ():
-            if path.exists() and not (path.is_file() or path.is_dir()):
-                raise InputError(f"expected only files in {folder}, found {path.name}, a pipe or a device: remove it")
-    for file in ("config.json", "tokenizer_config.json"):
-        if (directory / file).exists() and "auto_map" in read_json(directory / file):
-            raise InputError(
-                f"expected a model that transformers itself implements, found remote code (auto_map in "
-                f"{directory / file}): ostools runs no code from a checkpoint; convert it to one of {KNOWN_ARCHITECTURES}"
-            )
-
-
-def has_tokenizer(directory: Path) -> bool:
-    """Whether the directory brings a tokenizer of its own: without one transformers makes up a five-token one.
-
-    Raises `InputError` for part of a tokenizer.
-    """
-    if any((directory / file).exists() for file in _TOKENIZER_FILES):
-        return True
-    parts = sorted({path.name for pattern in _PARTS_OF_ONE for path in directory.glob(pattern)})
-    if parts:
-        raise InputError(
-            f"expected a tokenizer ({', '.join(_TOKENIZER_FILES)}) in {directory}, found only {', '.join(parts[:3])} of one: "
-            "copy the model's own there, or remove that too, and the model takes token ids alone"
-        )
-    return False

@@ -20,11 +20,10 @@ from transformers.utils import logging as transformers_logging
 
 from ostools.ground.errors import InputError, short_repr
 from ostools.models.families import FAMILIES, KNOWN_ARCHITECTURES, Family, family_of_config
-from ostools.models.files.checks import check_files, one_line, read_json
+from ostools.models.files.checkpoint import Checkpoint
+from ostools.models.files.checks import one_line
 from ostools.models.files.functions import require_own_names
 
-_MOST = {"num_labels": 10_000} | dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 10_000)
-"""Settings of which transformers makes a list or a dictionary of that length, and what they may be at most."""
 _POSITIVE = re.compile(
     r"rope_theta|rope_local_base_freq|rotary_emb_base|rotary_pct|sliding_window|max_position_embeddings|"
     r"(low_freq_|high_freq_|attention_|partial_rotary_|short_|long_)?factor|\w*softcap\w*|query_pre_attn_scalar|"
@@ -61,14 +60,12 @@ def quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def check_config(directory: Path, generic: bool = False) -> Family:
-    """The family of the model in `directory`, or why ostools does not load it; `generic` as in `family_of_settings`."""
-    check_files(directory)
-    config = read_json(directory / "config.json")
-    _check_limits(config, directory / "config.json")
-    refuse_quantised(config, directory)
-    require_own_names(config, str(directory / "config.json"))
-    return family_of_settings(config, str(directory / "config.json"), generic)
+def check_config(checkpoint: Checkpoint, generic: bool = False) -> Family:
+    """The family of the model, or why ostools does not load it; `generic` as in `family_of_settings`."""
+    file = str(checkpoint.directory / "config.json")
+    refuse_quantised(checkpoint.config, checkpoint.directory)
+    require_own_names(checkpoint.config, file)
+    return family_of_settings(checkpoint.config, file, generic)
 
 
 def refuse_quantised(config: Mapping[str, Any], directory: Path) -> None:
@@ -85,17 +82,6 @@ def refuse_quantised(config: Mapping[str, Any], directory: Path) -> None:
         f"expected full-precision weights, found a quantised checkpoint ({message}) in {directory}: use the original or a "
         "GGUF file of it; or load it with transformers, dequantise it there, and take it with ost.adopt"
     )
-
-
-def _check_limits(config: dict[str, Any], where: Path) -> None:
-    """No setting asks a library for a longer list than any model needs: they are made as it is read."""
-    for settings in (config, *(inner for inner in config.values() if isinstance(inner, dict))):
-        for name, most in _MOST.items():
-            value = settings.get(name)
-            if isinstance(value, int) and value > most:
-                raise InputError(
-                    f"expected at most {most} as {name} in {where}, found {value}: is it this checkpoint's own?"
-                )
 
 
 def _check_numbers(settings: Mapping[str, Any], where: Path) -> None:
@@ -120,7 +106,7 @@ def _check_numbers(settings: Mapping[str, Any], where: Path) -> None:
                 )
 
 
-def family_of_settings(config: dict[str, Any], where: str, generic: bool = False) -> Family:
+def family_of_settings(config: Mapping[str, Any], where: str, generic: bool = False) -> Family:
     """The family of a model with these settings, or why ostools does not take it; `where`: what they are settings of.
 
     A model that no record describes, or any if `generic`, has a record that says so (`Family.generic`).
@@ -161,7 +147,7 @@ def family_of_settings(config: dict[str, Any], where: str, generic: bool = False
     return family
 
 
-def _generic_family(config: dict[str, Any], where: str) -> Family:
+def _generic_family(config: Mapping[str, Any], where: str) -> Family:
     """The record of whatever transformers loads as a causal language model; of a multimodal checkpoint its text part."""
     text = config.get("text_config")
     multimodal = isinstance(text, dict) and "model_type" in text
@@ -192,14 +178,14 @@ def _generic_family(config: dict[str, Any], where: str) -> Family:
     )
 
 
-def read_config(directory: Path, family: Family) -> PreTrainedConfig:
+def read_config(checkpoint: Checkpoint, family: Family) -> PreTrainedConfig:
     """The configuration of the text model, ready for its causal language model class.
 
     What the machine that saved it says of itself is left out (`without_saved`)."""
-    settings = read_json(directory / "config.json")
+    file = checkpoint.directory / "config.json"
     try:
-        _check_numbers(_with_infinity(settings), directory / "config.json")
-        config = saved_config(settings)
+        _check_numbers(_with_infinity(checkpoint.config), file)
+        config = saved_config(checkpoint.config)
         if family.renames:  # multimodal: the output layer is tied or not by the outer configuration
             text = config.get_text_config()
             text.tie_word_embeddings = config.tie_word_embeddings
@@ -208,14 +194,14 @@ def read_config(directory: Path, family: Family) -> PreTrainedConfig:
         raise
     except Exception as error:  # whatever a hand-edited config.json makes the library raise
         raise InputError(
-            f"expected a config.json that transformers can read in {directory}: {one_line(error)}"
+            f"expected a config.json that transformers can read in {checkpoint.directory}: {one_line(error)}"
         ) from None
-    _check_module(config, family, directory)
+    _check_module(config, family, file)
     without_unread(config, family)
     return config
 
 
-def saved_config(settings: dict[str, Any]) -> PreTrainedConfig:
+def saved_config(settings: Mapping[str, Any]) -> PreTrainedConfig:
     """Configuration that transformers makes of these settings, without those of the machine that saved them.
 
     As `AutoConfig.from_pretrained` does, which reads a file alone: here nothing is written to a disk."""
@@ -263,13 +249,13 @@ def experts_one_by_one(config: PreTrainedConfig, family: Family) -> None:
         config._experts_implementation = "eager"
 
 
-def _check_module(config: PreTrainedConfig, family: Family, directory: Path) -> None:
+def _check_module(config: PreTrainedConfig, family: Family, file: Path) -> None:
     """transformers may read another model out of the settings than `model_type` names: Mistral's with `layer_types` are those
     of Ministral."""
     modules: Any = MODEL_FOR_CAUSAL_LM_MAPPING
     module_name = (modules[type(config)] if type(config) in modules else type(config)).__name__
     if module_name != family.module:
         raise InputError(
-            f"expected settings of {family.module} in {directory / 'config.json'}, found some that transformers reads as "
+            f"expected settings of {family.module} in {file}, found some that transformers reads as "
             f"{module_name}: `ostools list models` lists what loads"
         )

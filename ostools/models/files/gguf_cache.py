@@ -31,6 +31,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from ostools.ground.errors import InputError, in_words
+from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import read_json
 from ostools.models.files.config import quiet
 from ostools.models.files.gguf import read_model
@@ -256,7 +257,7 @@ def _note_dtype(module: PreTrainedModel, config: Path) -> None:
 
 def _require_same_tokenizer(tokenizer: Any, saved: Path, name: str) -> None:
     """Check that what was saved is read as what was there: transformers builds the tokenizers of some families anew."""
-    if read_tokenizer(saved).backend_tokenizer.to_str() != tokenizer.backend_tokenizer.to_str():
+    if read_tokenizer(Checkpoint(name, saved)).backend_tokenizer.to_str() != tokenizer.backend_tokenizer.to_str():
         raise InputError(
             f"expected a tokenizer that transformers saves and reads as the same, found that of {name} changed by it: use the "
             "checkpoint that the file was made of"

@@ -8,21 +8,16 @@ and the formulas, which read them outside of it, find nothing.
 
 from __future__ import annotations
 
-import mmap
 import re
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ostools.ground.errors import InputError
 from ostools.ground.memory import free_memory
 from ostools.ground.names import checked_name
-from ostools.models.files.shards import DTYPES, Shard
 from ostools.models.lazy_cast import LazyCast
 
 DISK = "disk"
@@ -98,44 +93,6 @@ _LINE = 64
 """Bytes at whose multiples torch's own memory begins."""
 
 
-@dataclass(frozen=True)
-class MappedWeights:
-    """The weights of some files by name, as they are stored: their numbers are the files' own pages.
-
-    A file is mapped for reading alone, so that its pages count under no limit on what a process allocates, and the kernel may
-    drop them whenever it needs the room. Whoever writes to such a tensor ends the process; so does whoever cuts a file short
-    while it is mapped. Memory: none of its own.
-    """
-
-    by_name: dict[str, Tensor]
-    _files: list[np.memmap]
-
-    @classmethod
-    def of(cls, shards: Sequence[Shard]) -> MappedWeights:
-        """Those of these files; a tensor of a dtype that no model is stored in is left out."""
-        weights, files = {}, []
-        for shard in shards:
-            pages = np.memmap(shard.file, mode="r")
-            files.append(pages)
-            for name, stored in shard.tensors.items():
-                if stored.dtype in DTYPES:
-                    numbers = _tensor_of(pages[stored.start : stored.end]).view(DTYPES[stored.dtype])
-                    weights[name] = numbers.view(stored.shape)
-        return cls(weights, files)
-
-    def let_go(self) -> None:
-        """Give back the pages that were read; whoever reads them again finds them in the kernel's cache, or on disk."""
-        if hasattr(mmap, "MADV_DONTNEED"):  # no such advice on Windows
-            for pages in self._files:
-                pages._mmap.madvise(mmap.MADV_DONTNEED)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _tensor_of(pages: np.ndarray) -> Tensor:
-    with warnings.catch_warnings():  # that the pages cannot be written to: no weight is
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(pages)
-
-
 def brought(part: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A stored weight, or a view of one, as the same tensor in `dtype` on `device`, in memory of its own.
 
@@ -166,7 +123,9 @@ def placeholders(weights: Mapping[str, Tensor], dtype: torch.dtype | None = None
     return holder_by_name
 
 
-def placed(weights: MappedWeights, place_by_module: PlaceByModule, dtype: torch.dtype, device: torch.device) -> Weigh:
+def placed(
+    weights: Mapping[str, Tensor], place_by_module: PlaceByModule, dtype: torch.dtype, device: torch.device
+) -> Weigh:
     """Function from a stored weight's name and a parameter's path to the weight, where the map says that it lies.
 
     Memory: what is not on disk; of what is, gains and biases, which are little and read all the time.
@@ -174,13 +133,12 @@ def placed(weights: MappedWeights, place_by_module: PlaceByModule, dtype: torch.
     reading = partial(brought, dtype=dtype, device=device)
 
     def weight(name: str, path: str) -> Tensor:
-        stored, place = weights.by_name[name], place_of(path, place_by_module)
+        stored, place = weights[name], place_of(path, place_by_module)
         if place == str(device) or stored.ndim < 2:
             numbers = brought(stored, dtype, device)
         else:
             stored = stored if place == DISK else brought(stored, dtype, torch.device(place))
             numbers = LazyCast(reading, (stored,), dtype, device=device, one_piece=True)  # pyright: ignore[reportCallIssue]
-        weights.let_go()
         return numbers
 
     return weight

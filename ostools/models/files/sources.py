@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import huggingface_hub
@@ -12,9 +11,9 @@ from huggingface_hub import errors as hub_errors
 
 from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
+from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.gguf_cache import PACKAGED_MODELS, Converted, converted, packaged
 from ostools.models.files.gguf_format.header import gguf_file_at
-from ostools.models.files.shards import has_weights, read_shards, stored_dtype
 
 EMBEDDED_DIRECTORIES = {name: Path(__file__).parents[1] / name for name in EMBEDDED_MODELS}
 """Where each model that the package carries lies, by its name."""
@@ -44,56 +43,32 @@ _GGUF = ".gguf"
 _KNOWN_NAMES = (*EMBEDDED_MODELS, *PACKAGED_MODELS, *BARE_HUB_IDS)
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where a model lies: the name the user knows it by, the directory, and the hub's commit (None if local).
-
-    title: what tables and charts call it (None: the name). Of a GGUF file, `directory` is what it was converted to,
-    `quantisation` what it was, `sha256` its hash, and `dtype` that of the weights that are read from it.
-    """
-
-    name: str
-    directory: Path
-    revision: str | None = None
-    title: str | None = None
-    quantisation: str | None = None
-    sha256: str | None = None
-    dtype: torch.dtype | None = None
-
-    @property
-    def stored_dtype(self) -> torch.dtype:
-        """The dtype of most of its numbers; without weights the one that its configuration names."""
-        if self.dtype is not None:
-            return self.dtype
-        return stored_dtype(read_shards(self.directory) if has_weights(self.directory) else (), self.directory)
-
-
 def locate(
     name: str | os.PathLike[str] | None, revision: str | None, dtype: torch.dtype | None = torch.float32
-) -> Source:
+) -> Checkpoint:
     """Find the directory of a model, downloading it when `name` is a hub id that is not in the cache.
 
-    dtype: that in which its weights will be held, for which a GGUF file is converted; None: `Source.stored_dtype`.
+    dtype: that in which its weights will be held, for which a GGUF file is converted; None: `Checkpoint.stored_dtype`.
     """
-    source = _located(name, revision, dtype)
-    if (source.directory / ADAPTER_CONFIG).exists():
+    checkpoint = _located(name, revision, dtype)
+    if (checkpoint.directory / ADAPTER_CONFIG).exists():
         raise InputError(
-            f"expected a whole model in {source.directory}, found an adapter ({ADAPTER_CONFIG}): merge it into its base with "
-            "peft (PeftModel.from_pretrained(base, folder).merge_and_unload()), and give that model to ost.adopt"
+            f"expected a whole model in {checkpoint.directory}, found an adapter ({ADAPTER_CONFIG}): merge it into its base "
+            "with peft (PeftModel.from_pretrained(base, folder).merge_and_unload()), and give that model to ost.adopt"
         )
-    return source
+    return checkpoint
 
 
-def _located(name: str | os.PathLike[str] | None, revision: str | None, dtype: torch.dtype | None) -> Source:
+def _located(name: str | os.PathLike[str] | None, revision: str | None, dtype: torch.dtype | None) -> Checkpoint:
     if name is None or (isinstance(name, str) and name in EMBEDDED_DIRECTORIES):
-        source = Source(name or EMBEDDED, EMBEDDED_DIRECTORIES[name or EMBEDDED])
-        if not (source.directory / "config.json").is_file():
+        checkpoint = Checkpoint(name or EMBEDDED, EMBEDDED_DIRECTORIES[name or EMBEDDED])
+        if not (checkpoint.directory / "config.json").is_file():
             raise InputError(
-                f"expected the model {source.name} inside the installed package, found none: reinstall "
+                f"expected the model {checkpoint.name} inside the installed package, found none: reinstall "
                 "oversquashing-tools, or name a directory or a hub id"
             )
     elif isinstance(name, str) and name in PACKAGED_MODELS:
-        source = _of_gguf(name, packaged(name, dtype), PACKAGED_MODELS[name].title)
+        checkpoint = _of_gguf(name, packaged(name, dtype), PACKAGED_MODELS[name].title)
     else:
         if not isinstance(name, str | os.PathLike):
             raise InputError(f"name: expected a directory, a hub id or 'embedded', found {short_repr(name)}")
@@ -104,9 +79,9 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None, dtype: t
         path = Path(os.path.expanduser(text))
         # os.path, not pathlib: a name that is no possible path (too long) is no path, and not an error.
         if (file := gguf_file_at(path)) is not None:
-            source = _of_gguf(text, converted(file, dtype), file.name)
+            checkpoint = _of_gguf(text, converted(file, dtype), file.name)
         elif os.path.isdir(path):
-            source = Source(text, path, title=_folder_title(path))
+            checkpoint = Checkpoint(text, path, title=_folder_title(path))
         elif isinstance(name, os.PathLike) or os.path.exists(path) or looks_like_a_path(text):
             description = "a file" if os.path.exists(path) else "nothing"
             raise InputError(
@@ -117,15 +92,16 @@ def _located(name: str | os.PathLike[str] | None, revision: str | None, dtype: t
             return _download(text, revision)
     if revision is not None:
         raise InputError(
-            f"expected no revision for {source.name!r}, found {short_repr(revision)}: only models from the hub have revisions"
+            f"expected no revision for {checkpoint.name!r}, found {short_repr(revision)}: only models from the hub have "
+            "revisions"
         )
-    return source
+    return checkpoint
 
 
-def _of_gguf(name: str, model: Converted, title: str) -> Source:
+def _of_gguf(name: str, model: Converted, title: str) -> Checkpoint:
     title = f"{title}, {model.quantisation}"
     words = {"quantisation": model.words, "sha256": model.sha256}
-    return Source(name, model.directory, title=title, dtype=model.dtype, **words)
+    return Checkpoint(name, model.directory, title=title, dtype=model.dtype, **words)
 
 
 def _folder_title(folder: Path) -> str:
@@ -142,7 +118,7 @@ def looks_like_a_path(text: str) -> bool:
     return text.startswith((".", "~", os.sep)) or ends or "\\" in text or text.count("/") > 1
 
 
-def _download(name: str, revision: str | None) -> Source:
+def _download(name: str, revision: str | None) -> Checkpoint:
     """The hub's snapshot of `name` at `revision`, from the cache where possible."""
     try:
         huggingface_hub.utils.validate_repo_id(name)
@@ -178,4 +154,4 @@ def _download(name: str, revision: str | None) -> Source:
             f"expected safetensors weights of {name!r} on the hub, found none: pickles run code and are not fetched; "
             "choose a revision or a model that has model.safetensors"
         )
-    return Source(name, Path(folder), Path(folder).name)
+    return Checkpoint(name, Path(folder), Path(folder).name)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,32 +10,30 @@ from transformers import AutoTokenizer
 
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.memory import collector_at_rest
-from ostools.models.files.checks import has_tokenizer, one_line, read_json
+from ostools.models.files.checkpoint import Checkpoint
+from ostools.models.files.checks import one_line
 from ostools.models.files.config import saved_config
-from ostools.models.tokenizer_calls import decoded, is_failure, token_ids
-
-_MOST_GROWTH = 100
-"""Times that rules of a tokenizer may lengthen a text; those of published ones replace a character by one to three."""
+from ostools.models.tokenizer_calls import decoded, token_ids
 
 
 @collector_at_rest()
-def read_tokenizer(directory: Path) -> Any:
+def read_tokenizer(checkpoint: Checkpoint) -> Any:
     """The tokenizer of a checkpoint, which has shown that it can be used; None for a checkpoint without one."""
-    if not has_tokenizer(directory):
+    if not checkpoint.has_tokenizer:
         return None
+    directory = checkpoint.directory
     try:
-        declared = read_declared(directory)
-        file = directory / "config.json"  # a folder of gguf_cache has none yet
-        options = {"config": saved_config(read_json(file))} if file.exists() else {}
+        declared_ids = checkpoint.declared_ids
+        options = {"config": saved_config(checkpoint.config)} if (directory / "config.json").exists() else {}
         tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True, **options)
         decoded(tokenizer, [*token_ids(tokenizer, "a"), *tokenizer.all_special_ids])
-        check_declared_ids(tokenizer, declared, directory)
+        _check_declared_ids(tokenizer, declared_ids, directory)
         for copy in ("_vocab", "_merges"):  # Python's own, which nothing reads any more: 140 MB of Gemma's vocabulary
             vars(tokenizer).pop(copy, None)
         return tokenizer
-    except BaseException as error:  # bare ones for a broken file, any where a setting of a wrong type is first needed
-        if isinstance(error, InputError) or not is_failure(error):
-            raise
+    except InputError:
+        raise
+    except Exception as error:  # bare ones for a broken file, any where a setting of a wrong type is first needed
         raise InputError(f"expected a tokenizer that transformers can read in {directory}: {one_line(error)}") from None
 
 
@@ -66,82 +61,16 @@ def check_tokenizer(tokenizer: Any, d_vocab: int, directory: Path) -> None:
         )
 
 
-def read_declared(directory: Path) -> dict[str, Any]:
-    """The settings in tokenizer.json and tokenizer_config.json, by the name of the file.
-
-    Raises `InputError` for rules that multiply a text: its ids would fill the memory before anybody counts them.
-    """
-    files = ("tokenizer.json", "tokenizer_config.json")
-    declared = {file: read_json(directory / file) for file in files if (directory / file).exists()}
-    for part in ("normalizer", "pre_tokenizer", "decoder"):
-        times = _growth(declared.get("tokenizer.json", {}).get(part))
-        if times > _MOST_GROWTH:
-            raise InputError(
-                f"expected a {part} in {directory / 'tokenizer.json'} that makes a text at most {_MOST_GROWTH} times longer, "
-                f"found rules that may make it {times:.3g} times longer: copy the model's own tokenizer there"
-            )
-    return declared
-
-
-def _growth(rule: Any) -> float:
-    """Factor by which a text may become longer by a rule of tokenizer.json and the rules in it."""
-    if isinstance(rule, list):
-        return math.prod(map(_growth, rule))
-    if not isinstance(rule, dict):
-        return 1.0
-    if rule.get("type") == "Precompiled":
-        return _longest_written(rule.get("precompiled_charsmap"))
-    if rule.get("type") == "Prepend":
-        return float(max(1, len(str(rule.get("prepend", "")))))
-    if rule.get("type") == "Replace":
-        pattern, content = rule.get("pattern"), len(str(rule.get("content", "")))
-        least = _least_width(pattern if isinstance(pattern, dict) else {})
-        return max(1.0, content / least) if least else content + 1.0  # before each character, where nothing is replaced
-    return math.prod(map(_growth, rule.values()))
-
-
-def _longest_written(table: Any) -> float:
-    """The most bytes that SentencePiece's table writes for a character: behind its trie stand texts, each with a zero at its
-    end. That of published models writes 33."""
-    try:
-        data = base64.b64decode(table)
-    except (TypeError, ValueError):
-        return 1.0
-    trie = 4 + int.from_bytes(data[:4], "little")
-    return float(max(1, *map(len, data[trie:].split(b"\0"))))
-
-
-def _least_width(pattern: Mapping[str, Any]) -> int:
-    """The fewest characters that a pattern of tokenizer.json stands for; 0 where that is not known."""
-    if "String" in pattern:
-        return len(str(pattern["String"]))
-    try:
-        return int(re._parser.parse(str(pattern.get("Regex", ""))).getwidth()[0])  # pyright: ignore[reportAttributeAccessIssue]
-    except (re.error, RecursionError, OverflowError):
-        return 0
-
-
-def check_declared_ids(tokenizer: Any, declared: Mapping[str, Any], directory: Path) -> None:
+def _check_declared_ids(tokenizer: Any, declared_ids: Mapping[tuple[str, str], Any], directory: Path) -> None:
     """Every added token has the id that tokenizer.json or tokenizer_config.json says; the library gives it another without a
     word where that id is taken."""
-    for (token, file), where in _declared_ids(declared).items():
+    for (token, file), declared_id in declared_ids.items():
         token_id = tokenizer.convert_tokens_to_ids(token)
-        if token_id != where:
+        if token_id != declared_id:
             raise InputError(
-                f"expected the token {short_repr(token)} with id {short_repr(where)} as {directory / file} says, found it "
-                f"with id {token_id} in the tokenizer that it makes: copy the model's own tokenizer there"
+                f"expected the token {short_repr(token)} with id {short_repr(declared_id)} as {directory / file} says, found "
+                f"it with id {token_id} in the tokenizer that it makes: copy the model's own tokenizer there"
             )
-
-
-def _declared_ids(declared: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """The id of each added token, by its text and the file that says so."""
-    ids: dict[tuple[str, str], Any] = {}
-    for file, settings in declared.items():
-        listed = settings.get("added_tokens") or []
-        by_id = settings.get("added_tokens_decoder") or {}
-        ids |= {(token["content"], file): token.get("id") for token in listed if "content" in token}
-        ids |= {(token["content"], file): int(index) for index, token in by_id.items() if "content" in token}
-    return ids
 
 
 def _require_one_token_each(vocabulary: Mapping[str, int], directory: Path) -> None:

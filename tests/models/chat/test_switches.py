@@ -71,6 +71,17 @@ def test_other_switches_are_found_by_their_names(name: str) -> None:
     )
 
 
+def test_a_template_that_writes_otherwise_each_time_is_refused() -> None:
+    with pytest.raises(InputError, match="that writes the same text each time"):
+        encode(_model(_TURN + "{{ strftime_now('%f') }}"), "Hi", chat=True)
+
+
+@pytest.mark.parametrize("template", ["{{ unclosed", "{% for %}"])
+def test_a_template_that_cannot_be_read_is_refused(template: str) -> None:
+    with pytest.raises(InputError, match="expected a chat template that can be read, found: "):
+        encode(_model(template), "Hi", chat=True)
+
+
 def test_an_effort_has_no_off() -> None:
     model = _model(EFFORT)
     assert _text(model).startswith("Reasoning: low\n")

@@ -13,6 +13,7 @@ pytest.importorskip("gguf")
 pytest.importorskip("sentencepiece")
 
 from ostools.ground.errors import InputError
+from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.gguf_format.header import read_header
 from ostools.models.files.gguf_format.tokenizer import read_gguf_tokenizer
 from ostools.models.files.tokenizer import read_tokenizer
@@ -81,7 +82,7 @@ def test_what_is_saved_is_read_as_the_same(architecture: str, tmp_path: Path) ->
         tokenizer = read_gguf_tokenizer(read_header(file), "tiny.gguf")
         tokenizer.save_pretrained(tmp_path)
         (tmp_path / "config.json").write_text(f'{{"model_type": "{architecture}"}}', encoding="utf-8")
-        saved = read_tokenizer(tmp_path)
+        saved = read_tokenizer(Checkpoint("tiny", tmp_path))
         assert saved.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
 
 
