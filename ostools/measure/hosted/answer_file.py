@@ -21,7 +21,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.files import TABLE_LIMIT, read_text
 from ostools.hooks.errors import checked_arguments
 from ostools.measure.answers.answers import Answer
-from ostools.measure.answers.judging import answer_columns
+from ostools.measure.answers.judging import Grade, answer_columns
 from ostools.measure.answers.reading import UNANSWERED
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, summarise
 from ostools.results import Provenance, Result
@@ -255,12 +255,15 @@ def unanswered(result: Result) -> list[str]:
 
 
 @checked_arguments(InputError)
-def hosted_evaluation(hosted: Hosted) -> Evaluation:
+def hosted_evaluation(hosted: Hosted, *, grade: Grade | None = None) -> Evaluation:
     """Return table, summary and chart of `ostools.evaluate` for a hosted model's answers.
 
     Every question has a row. One without an answer has `kind` "unanswered" and nothing else known:
     it is counted in the summary's `unanswered`, and in no share, error or interval. `tokens` are the
     server's count, NA where it gave none. `status` says whether the mitigation changed the text.
+
+    Args:
+        grade: as of `ostools.evaluate`.
 
     Raises `InputError` for questions of several tasks or mitigations.
     """
@@ -271,7 +274,7 @@ def hosted_evaluation(hosted: Hosted) -> Evaluation:
         )
     ((task_name, mitigation_name),) = kinds
     form = hosted.questions[0].task
-    frame: Any = hosted_rows(hosted, hosted.questions).assign(
+    frame: Any = hosted_rows(hosted, hosted.questions, grade).assign(
         task=task_name,
         mitigation=mitigation_name,
         mode=str(getattr(form, "mode", "none")),
@@ -296,15 +299,15 @@ def hosted_evaluation(hosted: Hosted) -> Evaluation:
     return Evaluation(frame, provenance, summarise(frame, random=form.random, sampled=sampled))
 
 
-def hosted_rows(hosted: Hosted, question_list: Sequence[Question]) -> pd.DataFrame:
+def hosted_rows(hosted: Hosted, question_list: Sequence[Question], grade: Grade | None = None) -> pd.DataFrame:
     """Return a row a question, with the columns of `Evaluation` but task, mode and mitigation."""
-    return pd.DataFrame([_row(question, hosted.answer_by_id.get(question.id)) for question in question_list])
+    return pd.DataFrame([_row(question, hosted.answer_by_id.get(question.id), grade) for question in question_list])
 
 
-def _row(question: Question, row: AnswerRow | None) -> dict[str, Any]:
+def _row(question: Question, row: AnswerRow | None, grade: Grade | None) -> dict[str, Any]:
     text = "" if row is None or row.text is None else without_stop_tokens(row.text)
     ended = "stop" if row is not None and row.finish_reason != "length" else "length"
-    columns = answer_columns(question, Answer((), text, ended))
+    columns = answer_columns(question, Answer((), text, ended), None, None if row is None else grade)
     if row is None:
         key_columns = {name: columns[name] for name in ("length", "seed", "key")}
         columns = dict.fromkeys(columns) | key_columns
