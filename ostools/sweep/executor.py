@@ -21,7 +21,6 @@ from ostools.ground.memory import available_memory, free_memory
 from ostools.ground.out_of_memory import (
     chunks_that_fit,
     free_what_is_left,
-    held_to_what_is_free,
     is_out_of_memory,
 )
 from ostools.hooks.errors import full_signature
@@ -152,7 +151,7 @@ class Bench:
         start, model = time.perf_counter(), None
         try:
             model = self._model(cell)
-            with enough_threads([model]), held_to_what_is_free(self.terms.device):
+            with enough_threads([model]):
                 (table, provenance), share = chunks_that_fit(
                     lambda: measure(model, cell), lambda error: InsufficientMemoryError(in_words(error))
                 )
