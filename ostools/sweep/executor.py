@@ -183,7 +183,7 @@ class Bench:
                     f"expected the checkpoint of {name!r} that the sweep was planned with, found another one here"
                 )
             if code_version() != self.terms.code:
-                raise InputError("expected the code and versions that the sweep was planned with, found others here")
+                raise InputError("expected the versions that the sweep was planned with, found others here")
             where = {"device": self.terms.device, "device_map": self.terms.device_map}
             self._loaded = loads, load_model(name, dtype=dtype, **where)
         return self._loaded[1]
