@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -227,6 +229,7 @@ def _connect(ray: Any, address: str | None, scratch: str) -> None:
         options |= {"_temp_dir": scratch}
     else:
         options |= {"address": _answering(address)}
+    at_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options)
     except Exception as error:  # whatever Ray raises: another version, no shared memory, paths too long for sockets
@@ -235,6 +238,10 @@ def _connect(ray: Any, address: str | None, scratch: str) -> None:
         raise InputError(
             f"expected a Ray cluster {where}, found none that can be used: {in_words(error)[:300]}{start}"
         ) from error
+    finally:
+        # Ray takes the signal, and would abort at it with a dump of its threads.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, at_sigterm)
 
 
 def _answering(address: str) -> str:
