@@ -18,11 +18,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import mitigations
-from mitigations import Mitigation
-from mitigations.named import NONE
-from ostools import tasks
+from ostools import mitigations, tasks
 from ostools.measure.swept import Cell
+from ostools.mitigations import Mitigation
 from ostools.mitigations.named import NONE
 from ostools.models.files.checks import TEMPLATES
 from ostools.models.files.sources import Source

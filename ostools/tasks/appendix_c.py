@@ -27,6 +27,7 @@ from typing import Literal
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import whole_number
+from ostools.mitigations import Bar, Hint
 from ostools.tasks.base import Task
 
 HINT = f" {Hint().text}"
