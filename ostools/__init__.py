@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ostools.ground.errors import InputError as InputError
 from ostools.ground.errors import did_you_mean
 
-if TYPE_CHECKING:  # the public names, each imported from its module when it is first used (`_homes`)
+if TYPE_CHECKING:  # the public names, each imported from its module when it is first used (`_HOME`)
     from ostools import experiments as experiments
     from ostools import hooks as hooks
     from ostools import measure as measure

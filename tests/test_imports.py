@@ -11,7 +11,6 @@ import pytest
 
 import ostools
 from ostools import hooks, mitigations
-from ostools.cli import options, signature
 
 HEAVY = {"torch", "transformer_lens", "transformers", "pandas", "altair"}
 ONLY_FOR_PROBES_AND_STATISTICS = {"sklearn.linear_model", "statsmodels", "scipy.stats"}

@@ -23,7 +23,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name, checked_names
 from ostools.ground.whole_numbers import parse_lengths, whole_number
 
-SUPPLIED = ("progress", "say", "max_memory", "grade")
+SUPPLIED = ("progress", "say", "max_memory")
 """Parameters that the command line gives itself."""
 _WHOLE_TEXTS = ("logit", "mitigation", "mitigations", "task", "tasks", "prompts", "reasoning")
 """Lists whose items may hold a comma."""

@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 from transformer_lens.model_bridge import TransformerBridge
 
+import ostools.experiments
+import ostools.measure
+import ostools.sweep  # noqa: F401 -- the measurements of these rooms put themselves into RECORDS
 from ostools import mitigations
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name

@@ -14,7 +14,6 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.progress import cheaper_ways, outermost, watched
-from ostools.ground.records import Record
 from ostools.hooks.errors import checked_arguments
 from ostools.measure.prompts import encoded, one_of_several
 from ostools.models.describe import IN_WORDS, checked_once

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.ground.records import Record, records
+import ostools.measure  # noqa: F401 -- its measurements put themselves into RECORDS
 from ostools.hooks.errors import full_hints
+from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.swept import Cell, Rows, Swept
 
 

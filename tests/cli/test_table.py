@@ -16,8 +16,7 @@ from ostools.cli.global_options import parse_bytes, parse_seconds
 from ostools.cli.options import SUPPLIED, declared, fields_of, shown_default, takes_prompt
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import parse_lengths
-from ostools.hooks.errors import full_signature
-from ostools.models import encode
+from scripts import commands
 from tests.cli.asking import in_a_process, parsed
 
 HEAVY = ("torch", "transformer_lens", "transformers", "pandas", "altair", "numpy", "jinja2", "rich", "statsmodels")

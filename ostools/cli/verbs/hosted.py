@@ -14,60 +14,6 @@ from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from ostools.mitigations import Mitigation
-    from ostools.tasks import Question
-
-
-def hosted_result(
-    command: Command,
-    function: Callable[..., Any],
-    arguments: Mapping[str, Any],
-    values: Mapping[str, Any],
-) -> Any:
-    """The result on answers that a model gave elsewhere; None where a model is to be loaded.
-
-    values: of all options, by name. Raises `InputError` for options that only a model that is
-    loaded here has.
-    """
-    file, endpoint, name = (values.get(key) for key in ("answers", "endpoint", "model"))
-    if file is None:
-        if endpoint is not None:
-            raise InputError("--endpoint: expected --answers FILE too, where the answers are kept as they come")
-        return None
-    options = {field.name: field.declared.opts[0] for field in fields_of(command)}
-    allowed = {*command.of_questions, *command.defaults, *(() if endpoint is None else ("max_new_tokens",))}
-    if used := [options[key] for key in arguments if key not in allowed] + GLOBALS.of_a_loaded_model:
-        raise InputError(f"{used[0]} is of a model that is loaded here: leave it out with --answers")
-    from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
-
-    selection = {key: value for key, value in arguments.items() if key in command.of_questions}
-    is_figure = command.hosted == "figure_questions"
-    questions = _questions(selection, str(command.fixed.get("number", 2)) if is_figure else None)
-    if endpoint is None:
-        answers = read_answers(file, questions, model=name)
-    elif name is None:
-        raise InputError("--endpoint: expected --model NAME too, the model's name there")
-    else:
-        limit = arguments.get("max_new_tokens")
-        with terminal.progress("asking") as progress:
-            answers = ask_endpoint(endpoint, name, questions, file, max_tokens=limit, progress=progress)
-    if command.words[0] == "evaluate":
-        return hosted_evaluation(answers)
-    return function(answers, **selection, **command.fixed)
-
-
-def _questions(selection: Mapping[str, Any], figure: str | None = None) -> list[Question]:
-    """The questions of a task, or of one of the paper's figures; "all": those of all claims."""
-    if figure is None:
-        from ostools.tasks.questions import questions
-
-        return questions(selection["task"], **{key: value for key, value in selection.items() if key != "task"})
-    if figure == "all":
-        from ostools.experiments.reproduce.parts import claim_questions
-
-        return claim_questions()
-    from ostools.experiments import figure_prompts
-
-    return figure_prompts(int(figure), *(selection.get(name) for name in ("lengths", "seeds", "panels")))
 
 
 def prompts(

@@ -70,6 +70,7 @@ of the right line: it is that of a line that ends."""
     defaults={"task": "count-ones", "lengths": "1:64"},
     hosted="questions",
     of_questions=("task", "lengths", "seeds", "mitigation"),
+    python_only={"grade": "a function, which a command line has not"},
     memory=lambda: evaluate_memory,
     sweep=lambda: SWEPT,
 )

@@ -19,6 +19,7 @@ from ostools import hooks
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_list
 from ostools.hooks.register import hidden
+from ostools.measure.attention.attention import patterns_memory
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import no_logits, true_arithmetic

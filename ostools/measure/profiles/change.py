@@ -19,7 +19,7 @@ from ostools.measure.bounds.bounds import Bounds
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.prompts import named_by, partners
 from ostools.mitigations.named import NONE
-from ostools.results import Frame, Provenance, Result, frame_of
+from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.theory.profiles import rank_correlation
 
 ROUNDING = {"float32": 1e-4, "float64": 1e-9}
