@@ -173,16 +173,31 @@ def insert(
         raise MitigationError(f"expected the items of a task as texts, such as ('1', '0'), found {_short(items)}")
     if key is not None and not callable(key):
         raise MitigationError(f"expected key to be a function from items to their answer, found {_short(key)}")
-    all_pieces = tuple(checked(mitigation).sequence(items))
-    name, item_set = type(mitigation).__name__, set(items)
-    require_short(f"{name}.sequence", sum(len(piece) for piece in all_pieces if isinstance(piece, str)))
-    pieces = tuple(piece for piece in all_pieces if not isinstance(piece, Label))
+    pieces = tuple(checked(mitigation).sequence(items))
+    name = type(mitigation).__name__
+    require_short(f"{name}.sequence", sum(len(piece) for piece in pieces if isinstance(piece, str)))
+    inserted_text = tuple(piece for piece in pieces if not isinstance(piece, Label))
+    _require_items_kept(name, items, inserted_text, may_add_items=key is not None)
+    _require_no_item_inside(name, inserted_text, set(items))
+    if len(inserted_text) < len(pieces):
+        _check_labels(name, pieces, set(items))
+    if key is not None:
+        _require_key(name, items, pieces, key)
+    return pieces
+
+
+def _require_items_kept(name: str, items: Sequence[str], pieces: Sequence[str], *, may_add_items: bool) -> None:
+    """Check that the pieces are texts, with the items in their order, an item first and last.
+
+    Raises `MitigationError` otherwise, and where one more item is among them that may not be.
+    """
     if any(not isinstance(piece, str) or not piece for piece in pieces):
         raise MitigationError(
             f"{name}.sequence: expected pieces of text, none of them empty, found {_pieces_in_words(pieces)}"
         )
-    kept_items = [piece for piece in pieces if piece in item_set]
-    if not _is_subsequence(items, pieces) or (key is None and kept_items != list(items)):
+    item_set = set(items)
+    has_more = [piece for piece in pieces if piece in item_set] != list(items)
+    if not _is_subsequence(items, pieces) or (has_more and not may_add_items):
         raise MitigationError(
             f"{name}.sequence may only insert between the task's items, found {_pieces_in_words(pieces)}"
         )
@@ -190,14 +205,13 @@ def insert(
         raise MitigationError(
             f"{name}.sequence may insert between items only, found text outside: {_pieces_in_words(pieces)}"
         )
+
+
+def _require_no_item_inside(name: str, pieces: Sequence[str], item_set: set[str]) -> None:
+    """Check that no inserted text contains an item as a part of it: a reader would count it."""
     for piece in pieces:
         if piece not in item_set and any(item in piece for item in item_set):
             raise MitigationError(f"{name}.sequence inserted {piece!r}, which contains an item of the task")
-    if any(isinstance(piece, Label) for piece in all_pieces):
-        _check_labels(name, all_pieces, item_set)
-    if key is not None:
-        _require_key(name, items, all_pieces, key)
-    return all_pieces
 
 
 def _check_labels(name: str, pieces: Sequence[str], item_set: set[str]) -> None:

@@ -20,7 +20,7 @@ from ostools.cli.global_options import GLOBALS
 from ostools.cli.prompts import Prompts, Value
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
-from ostools.ground.out_of_memory import held_to_what_is_free, is_out_of_memory, shorter_ways
+from ostools.ground.out_of_memory import is_out_of_memory, shorter_ways
 from ostools.ground.progress import FIRST_ESTIMATE, Clock, Progress, in_time, tell
 from ostools.hooks.errors import full_signature
 from ostools.measure.mitigated_prompts import acting_bytes, rewritten_text
@@ -266,11 +266,10 @@ def _saving_ways(
 
 @contextmanager
 def within_limits(device: str, forecast: Forecast | None) -> Iterator[None]:
-    """Hold the block to the memory that is free; where it runs out, one line with the forecast."""
+    """Refuse the block where memory runs out in it, in one line with the forecast."""
     resolved = resolve_device(device)
     try:
-        with held_to_what_is_free(resolved.type):
-            yield
+        yield
     except Exception as error:
         if isinstance(error, InsufficientMemoryError) or not is_out_of_memory(error):
             raise

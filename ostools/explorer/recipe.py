@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ostools.explorer.views import Subject, ViewRequest
-from ostools.ground.memory import give_back
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.measurement import RECORDS
 from ostools.measure.mitigated_prompts import InactiveMitigationError
@@ -193,10 +192,7 @@ class Runs:
     async def in_drawing_thread(self, work: Callable[[], Drawing]) -> Drawing:
         """Draw a result, beside the run of the next one. Raises `Stopped` after the end."""
         self._require_open()
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._drawer, work)
-        finally:
-            give_back()
+        return await asyncio.get_running_loop().run_in_executor(self._drawer, work)
 
     def seconds_left(self) -> float | None:
         """Seconds that the present run still takes, by its steps so far; None before the first."""
@@ -230,7 +226,6 @@ class Runs:
                 recipe_result = run(view_request, self._models(view_request), report)
             finally:
                 self._progress = None
-                give_back()
         self._recent[key] = recipe_result
         while len(self._recent) > MOST_HELD:
             self._recent.popitem(last=False)

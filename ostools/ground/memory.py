@@ -48,10 +48,11 @@ def free_memory() -> Free:
     return min([machine, *cgroup_limits()], key=lambda limit: limit.bytes)
 
 
-def give_back() -> None:
-    """What was freed goes back to the system, where the C library is glibc: some milliseconds.
+def return_freed_memory() -> None:
+    """Return freed blocks to the system where the C library is glibc: some milliseconds.
 
-    glibc keeps what threads freed in a heap for each of them, so that a process that works for hours grows in waves.
+    Called once, after a tokenizer was read. What a vocabulary of 262,000 tokens was read from would
+    else stand beside the weights: Gemma 3 270M peaks at 2.40 GiB instead of 2.08, its forecast is 2.17.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     if library is not None and hasattr(library, "malloc_trim"):

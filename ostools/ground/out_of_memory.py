@@ -9,14 +9,11 @@ import errno
 import functools
 import gc
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
-
-import psutil
 
 from ostools.ground.errors import InsufficientMemoryError, in_words
 from ostools.ground.memory import free_memory
@@ -66,28 +63,6 @@ def is_out_of_memory(error: BaseException) -> bool:
             return True
         cause = cause.__cause__ or cause.__context__
     return False
-
-
-@contextmanager
-def held_to_what_is_free(device: str) -> Iterator[None]:
-    """Within the block an allocation beyond what is free now fails, where the kernel would otherwise kill the process.
-
-    Linux gives out memory that it does not have, and ends who uses it: no error, no record, no next cell. Through RLIMIT_DATA,
-    so on Linux alone. For a GPU, whose driver reserves addresses without end and whose own allocations do fail: nothing.
-    """
-    if sys.platform != "linux" or not device.startswith("cpu"):
-        yield
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = psutil.Process().memory_info().data + free_memory().bytes
-    within = [limit for limit in (soft, hard, most) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min(within), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def in_smaller_chunks(measurement: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:

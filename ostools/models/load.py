@@ -22,7 +22,7 @@ from transformer_lens.model_bridge.sources import build_bridge_from_module, dete
 from transformers import PreTrainedModel
 
 from ostools.ground.errors import InputError, in_words, unknown_name
-from ostools.ground.memory import collector_at_rest, give_back
+from ostools.ground.memory import collector_at_rest, return_freed_memory
 from ostools.ground.names import checked_name
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.models.bridge import with_acting_attention
@@ -101,7 +101,7 @@ def load_model(
         tokenizer = read_tokenizer(checkpoint)
         if tokenizer is not None:
             check_tokenizer(tokenizer, config.vocab_size, checkpoint.directory)
-            give_back()  # what a large vocabulary was read from; the weights would stand beside it
+            return_freed_memory()  # what a large vocabulary was read from; the weights would stand beside it
         if device_map is None:
             module, place_by_module = load_whole(checkpoint, family, config, torch_dtype, torch_device), None
         else:

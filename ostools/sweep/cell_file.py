@@ -1,4 +1,4 @@
-"""The file of one cell: plain columns of bounded size, and what their numbers come from, as Parquet."""
+"""Write and read the file of one cell: plain columns and what their numbers come from, as Parquet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 
 from ostools.results import Frame, Provenance
@@ -33,10 +32,14 @@ PLACE = "__cell__"
 """The column that says, while tables are put together, which cell a row is of."""
 MADE_BY = ("checkpoint", "code")
 """The columns that say what a row was measured with: hashes of the model's files and of the code; "" where a file has none."""
-LARGEST = 2**30
-"""The most bytes that a table may have once it is unpacked. A small file of Parquet can hold more than a memory does."""
-_WORDS = (pa.types.is_string, pa.types.is_large_string)
-_PLAIN = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_null, *_WORDS)
+_PLAIN = (
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_null,
+    pa.types.is_string,
+    pa.types.is_large_string,
+)
 """The types that a column of a cell may have: numbers and words, which pandas holds whatever their values."""
 _FINITE = ("log_probability", "temperature", "seconds")
 """Columns of numbers that are finite, or missing: logarithms of what a model holds possible, and what a user gave."""
@@ -114,7 +117,7 @@ def file_hash(content: bytes) -> str:
 def rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
     """The rows of a cell's file, and what was kept beside them.
 
-    Raises `BadRowsError` for a table of more than `LARGEST` bytes and for an infinite number where none can be, and what is in
+    Raises `BadRowsError` for an infinite number where none can be, and what is in
     `UNREADABLE` for bytes that are no such table: with text that is no UTF-8, a column twice, of no plain type, of our own, or
     as an index.
     """
@@ -123,7 +126,6 @@ def rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
     plain = all(any(is_one(field.type) for is_one in _PLAIN) for field in schema)
     if not plain or len({PLACE, *MADE_BY, *schema.names}) < 3 + len(schema):
         raise ValueError("a column twice, of no plain type, or that is ours to add")
-    _require_bounded(content, file)
     table = file.read(use_threads=False)
     table.validate(full=True)
     table.schema.field("length")
@@ -137,24 +139,3 @@ def rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
     return table.replace_schema_metadata({b"pandas": metadata[b"pandas"]}), json.loads(metadata[b"PANDAS_ATTRS"])[
         "ostools"
     ]
-
-
-def _require_bounded(content: bytes, file: Any) -> None:
-    """Sizes by what the file says of itself; then of its words, as one long text may stand in millions of rows."""
-    metadata, schema = file.metadata, file.schema_arrow
-    packed = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
-    size = max(packed, 8 * metadata.num_rows * metadata.num_columns)
-    if size <= LARGEST and (words := [field.name for field in schema if any(is_one(field.type) for is_one in _WORDS)]):
-        source = parquet.ParquetFile(pa.BufferReader(content), read_dictionary=words)
-        size += sum(map(_unpacked, source.read(columns=words, use_threads=False).columns))
-    if size > LARGEST:
-        raise BadRowsError(
-            f"expected a table of at most {LARGEST >> 30} GiB, found {size / 2**30:.3g} GiB once unpacked"
-        )
-
-
-def _unpacked(column: Any) -> int:
-    """The bytes of a column of words that is read as its different words, and which of them stands where."""
-    arrow: Any = compute  # its functions are made when it is imported
-    lengths = (arrow.binary_length(part.dictionary).take(part.indices) for part in column.chunks)
-    return sum(arrow.sum(lengths_of_part.cast(pa.int64())).as_py() or 0 for lengths_of_part in lengths)

@@ -5,13 +5,12 @@ A cell's key is a hash of everything that defines its numbers, so the same comma
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import itertools
 import json
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -21,6 +20,7 @@ from typing import Any
 
 from ostools import mitigations, tasks
 from ostools.measure.swept import Cell
+from ostools.mitigations import Mitigation
 from ostools.mitigations.named import NONE
 from ostools.models.files.checkpoint import TEMPLATES, Checkpoint
 from ostools.sweep.measurements import MEASUREMENTS
@@ -38,8 +38,6 @@ _VERSIONS = (
     "scikit-learn",
     "statsmodels",
 )
-_TELLING = ("ostools/cli/", "ostools/explorer/", "ostools/reporting/")
-"""Rooms that decide no number."""
 _OWN_PACKAGES = {
     "ostools",
     *sys.stdlib_module_names,
@@ -103,17 +101,21 @@ def _mitigation_label(spec: str) -> str:
     if spec == NONE:
         return NONE
     mitigation = mitigations.mitigation(spec)
-    return _label_or_spec(mitigations.label(mitigation), mitigation, spec)
+    return _cell_text(mitigation, mitigations.label(mitigation), spec)
 
 
 def _form_and_label(spec: str, measurement: str) -> tuple[Task | CollapseTask, str]:
     form = form_of(spec, measurement)
-    return form, _label_or_spec(tasks.label(form), form, spec) if isinstance(form, Task) else spec
+    return form, _cell_text(form, tasks.label(form), spec) if isinstance(form, Task) else spec
 
 
-def _label_or_spec(label: str, mitigation: object, spec: str) -> str:
-    """The label, or the text as it was given where no text makes an equal one: of a class that compares by identity."""
-    return spec if label == repr(mitigation) else label
+def _cell_text(definition: Task | Mitigation, label: str, spec: str) -> str:
+    """Return the text by which a cell makes its task or mitigation again.
+
+    Its label, so that two spellings are one cell; the text as it was given where the label is only
+    the `repr` of an object, which no text makes again.
+    """
+    return spec if label == repr(definition) else label
 
 
 def base_key(cell: Cell, checkpoint: str, device: str) -> str:
@@ -209,34 +211,6 @@ _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 @cache
 def code_version() -> str:
-    """The hash of what this package does, of the versions of what it computes with, and of Python.
-
-    What it does is the syntax of its modules without docstrings and comments: the version of a clone stays as it is while its
-    numbers change.
-    """
+    """Return a hash of the versions of this package, of what it computes with, and of Python."""
     versions = {name: version(name) for name in _VERSIONS}
-    return digest({"syntax": _syntax_hashes(), "versions": versions, "python": platform.python_version()})
-
-
-def _syntax_hashes() -> Mapping[str, str]:
-    """Of each module that may decide a number: all but those that draw, tell and ask."""
-    home = Path(__file__).parents[1]
-    # `hooks` and `mitigations` are links in a clone, which rglob does not follow.
-    files = [file for room in (home, home / "hooks", home / "mitigations") for file in room.rglob("*.py")]
-    names = {file.relative_to(home.parent).as_posix(): file for file in sorted(files)}
-    return {name: syntax_hash(file.read_text("utf-8")) for name, file in names.items() if not name.startswith(_TELLING)}
-
-
-def syntax_hash(source: str) -> str:
-    """Hash of a module's syntax without its docstrings, comments and layout."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if (
-            isinstance(body, list)
-            and body
-            and isinstance(body[0], ast.Expr)
-            and isinstance(body[0].value, ast.Constant)
-        ):
-            del body[0]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    return digest({"versions": versions, "python": platform.python_version()})

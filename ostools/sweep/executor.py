@@ -21,7 +21,6 @@ from ostools.ground.memory import available_memory, free_memory
 from ostools.ground.out_of_memory import (
     chunks_that_fit,
     free_what_is_left,
-    held_to_what_is_free,
     is_out_of_memory,
 )
 from ostools.hooks.errors import full_signature
@@ -153,7 +152,7 @@ class Bench:
         start, model = time.perf_counter(), None
         try:
             model = self._model(cell)
-            with enough_threads([model]), held_to_what_is_free(self.terms.device):
+            with enough_threads([model]):
                 (table, provenance), share = chunks_that_fit(
                     lambda: measure(model, cell), lambda error: InsufficientMemoryError(in_words(error))
                 )
@@ -185,7 +184,7 @@ class Bench:
                     f"expected the checkpoint of {name!r} that the sweep was planned with, found another one here"
                 )
             if code_version() != self.terms.code:
-                raise InputError("expected the code and versions that the sweep was planned with, found others here")
+                raise InputError("expected the versions that the sweep was planned with, found others here")
             where = {"device": self.terms.device, "device_map": self.terms.device_map}
             self._loaded = loads, load_model(name, dtype=dtype, **where)
         return self._loaded[1]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import socket
 import sys
@@ -19,8 +18,8 @@ import threading
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from pathlib import Path
 from typing import Any, TypeAlias
+from unittest.mock import patch
 
 import torch
 
@@ -156,7 +155,7 @@ class RayCluster(Executor):
                     except self.ray.exceptions.RayError as error:
                         self._dismiss(worker)
                         tries[job.keyed_cell] += 1
-                        rows, worker = f"its worker was lost {tries[job.keyed_cell]} times: {_cause(error)}", None
+                        rows, worker = f"its worker was lost {tries[job.keyed_cell]} times: {_lost(error)}", None
                         if tries[job.keyed_cell] <= RETRIES:
                             queue.appendleft(job)
                     work_on(worker)  # its next cell is under way before this one is stored
@@ -190,11 +189,9 @@ def _room(nodes: Sequence[Amounts], needs: Amounts) -> int:
     return sum(min(int(node.get(name, 0) // amount) for name, amount in needs.items() if amount) for node in nodes)
 
 
-def _cause(error: Exception) -> str:
-    """Why a worker was lost, from Ray's pages about it."""
-    text = " ".join(str(error).split())
-    cause = re.search(r"[Tt]he actor is dead because .*?(?=\. |$)", text)
-    return f"{type(error).__name__}: {cause.group() if cause else text}"[:500]
+def _lost(error: Exception) -> str:
+    """Return the beginning of Ray's page about a lost worker, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
 
 
 @contextmanager
@@ -211,7 +208,13 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
             )
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="ostools-ray-", ignore_cleanup_errors=True) as scratch, _quiet():
+    # Ray's variables are gone afterwards; no usage statistics are sent; what the command prints is a table.
+    variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    with (
+        tempfile.TemporaryDirectory(prefix="ostools-ray-", ignore_cleanup_errors=True) as scratch,
+        patch.dict(os.environ, variables),
+        redirect_stdout(sys.stderr),
+    ):
         try:
             _connect(ray, address, scratch)
             yield
@@ -226,12 +229,8 @@ def _connect(ray: Any, address: str | None, scratch: str) -> None:
         options |= {"_temp_dir": scratch}
     else:
         options |= {"address": _answering(address)}
-    token, umask = Path.home() / ".ray" / "auth_token", os.umask(0o077)  # Ray writes the token by the umask
-    is_main = threading.current_thread() is threading.main_thread()
     at_sigterm = signal.getsignal(signal.SIGTERM)
     try:
-        if address is None and token.is_file():  # of an earlier cluster: whoever reads it runs code as this user
-            token.chmod(0o600)
         ray.init(**options)
     except Exception as error:  # whatever Ray raises: another version, no shared memory, paths too long for sockets
         where = "on this machine" if address in (None, AUTO) else f"at {address!r}"
@@ -240,8 +239,8 @@ def _connect(ray: Any, address: str | None, scratch: str) -> None:
             f"expected a Ray cluster {where}, found none that can be used: {in_words(error)[:300]}{start}"
         ) from error
     finally:
-        os.umask(umask)
-        if is_main:  # Ray takes the signal, to exit with 15; who runs the sweep keeps it
+        # Ray takes the signal, and would abort at it with a dump of its threads.
+        if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, at_sigterm)
 
 
@@ -259,17 +258,3 @@ def _answering(address: str) -> str:
             f"({in_words(error)[:300]}): start one with `ray start --head`"
         ) from error
     return address
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No usage statistics are sent, a lost worker is told of on stderr, and the environment is as before afterwards."""
-    before = dict(os.environ)
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")
-    try:
-        with redirect_stdout(sys.stderr):  # what the command prints is a table
-            yield
-    finally:
-        for name in [name for name in os.environ if name.startswith("RAY_") or name == "PYTHONBREAKPOINT"]:
-            del os.environ[name]
-        os.environ.update({name: value for name, value in before.items() if name not in os.environ})

@@ -28,7 +28,7 @@ from ostools.ground.errors import InputError, short_repr
 from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import whole_number
 from ostools.mitigations import Bar, Hint
-from ostools.tasks.base import Task, Wording
+from ostools.tasks.base import Task
 
 HINT = f" {Hint().text}"
 WORDS = (
@@ -93,24 +93,6 @@ _UNIFORM_NAMES = (*_COPY_NAMES, "count-ones-figure-5")
 _DIGIT_NAMES = (*_UNIFORM_NAMES, "count-ones", "count-ones-bernoulli")
 _REASONING_NAMES = tuple(_SEQUENCES)
 _INTERLEAVED_NAMES = (*_COPY_NAMES, "count-ones")
-
-_ONES = Wording(
-    ("number of ones", "number of 1s", "count", "count of ones", "total", "ones count"),
-    ("ones", "1s", "occurrences", "instances"),
-)
-_WORDINGS = {
-    "copy-last": Wording(("last digit", "final digit", "last number", "last element", "last one")),
-    "copy-first": Wording(("first digit", "first number", "first element")),
-    "copy": Wording(("number", "copy", "sequence", "copied number")),
-    "sum-ones": Wording(("sum", "total"), equations=True),
-    "count-ones": _ONES,
-    "count-ones-bernoulli": _ONES,
-    "count-ones-figure-5": _ONES,
-    "count-word": Wording(
-        ("number of times", "number of cars", "number of occurrences", "count", "total"),
-        ("times", "time", "occurrences", "instances", "cars"),
-    ),
-}
 
 Mode = Literal["none", "answer-only", "cot-zero-shot", "cot-few-shot"]
 MODES: tuple[Mode, ...] = ("none", "answer-only", "cot-zero-shot", "cot-few-shot")
@@ -210,10 +192,6 @@ class AppendixTask(Task):
         """Copying with drawn digits: the paper's own sequences all have the same answer, which examples would give away."""
         copies = self.name in _COPY_NAMES
         return replace(self, uniform=True, interleave=False) if copies else self
-
-    @property
-    def wording(self) -> Wording:
-        return _WORDINGS[self.name]
 
     @property
     def reasons(self) -> bool:

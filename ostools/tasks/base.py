@@ -7,24 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import checked_seeds
-
-
-@dataclass(frozen=True)
-class Wording:
-    """The words with which a sentence speaks of a task's answer, so that a free answer can be read by its content.
-
-    subjects: phrases before the verb, such as "last digit" in "The last digit is 8". units: words after the value, such as
-    "ones" in "There are 12 ones". equations: whether "1 + 1 = 2" states an answer.
-    """
-
-    subjects: tuple[str, ...]
-    units: tuple[str, ...] = ()
-    equations: bool = False
 
 
 class AnyTask(ABC):
@@ -67,11 +53,6 @@ class Task(AnyTask):
     def lead(self) -> str:
         """Text between the prompt and the answer line: a line end, or a blank after a line begun for the model."""
         return "\n"
-
-    @property
-    def wording(self) -> Wording | None:
-        """Wording of a sentence that states the answer in digits; None where free answers are not read so."""
-        return None
 
     @property
     def example_task(self) -> Task:

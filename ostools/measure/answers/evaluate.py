@@ -35,7 +35,7 @@ from ostools.measure.answers.answers import (
     require_batch_size,
     require_limit,
 )
-from ostools.measure.answers.judging import answer_columns, reasoning_tokens, stops_of
+from ostools.measure.answers.judging import Grade, answer_columns, reasoning_tokens, stops_of
 from ostools.measure.answers.probability import AnswerScore, answer_room, answer_scores, spare
 from ostools.measure.answers.reading import STOP
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, from_rows, summarise
@@ -70,6 +70,7 @@ of the right line: it is that of a line that ends."""
     defaults={"task": "count-ones", "lengths": "1:64"},
     hosted="questions",
     of_questions=("task", "lengths", "seeds", "mitigation"),
+    python_only={"grade": "a function, which a command line has not"},
     memory=lambda: evaluate_memory,
     sweep=lambda: SWEPT,
 )
@@ -86,6 +87,7 @@ def evaluate(
     samples: int = 1,
     max_new_tokens: int | None = None,
     batch_size: int | None = None,
+    grade: Grade | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Evaluation:
@@ -105,6 +107,8 @@ def evaluate(
             48 more for words around it (16 after a few-shot prompt), 256 more for reasoning, and 32 for each part of a
             partition.
         batch_size: prompts that go through together; None: as many as fit. 1 gives what `generate` of transformers gives.
+        grade: grade(question, text) returns whether a text answers the question; the column `content_correct` then holds
+            it. None: whether `content` is right, the value that is read in the text.
         progress: called as progress(done, total).
 
     How prompts are encoded: `EncodingOptions`.
@@ -126,12 +130,23 @@ def evaluate(
         for length in length_list
         for seed in seed_list
     ]
-    limits: dict[str, Any] = {"max_new_tokens": max_new_tokens, "batch_size": batch_size, "progress": progress}
-    run = TaskAnswers(model, task_prompts, acting, temperature, samples, **limits)
+    run = TaskAnswers(
+        model,
+        task_prompts,
+        acting,
+        temperature,
+        samples,
+        max_new_tokens,
+        batch_size,
+        progress=progress,
+        grade=grade,
+    )
     names = {"task": tasks.label(form), "mitigation": mitigations.label(run.mitigation), "elicitation": how_asked}
     longest = trained.get(form.trained_as or "")
     rows, how = run.rows(longest)
     how |= {"lengths": length_list, "seeds": seed_list, "trained_length": longest}
+    if grade is not None:
+        how["grade"] = getattr(grade, "__qualname__", type(grade).__qualname__)
     provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
     frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
     frame = frame[list(COLUMNS)].astype(COLUMNS)
@@ -151,6 +166,7 @@ class TaskAnswers:
     batch_size: int | None = None
     probability: bool = True
     progress: Progress | None = None
+    grade: Grade | None = None
 
     @property
     def reasons(self) -> bool:
@@ -185,7 +201,7 @@ class TaskAnswers:
                 "rank": None if score is None or task_prompt.prefill is None else score.rank,
                 "within_training": None if trained is None else task_prompt.length <= trained,
             }
-            rows.append(answer_columns(task_prompt, answer, reasoning) | columns)
+            rows.append(answer_columns(task_prompt, answer, reasoning, self.grade) | columns)
         return rows, described
 
     def _answers(self, order: Sequence[tuple[int, int]]) -> list[Answer]:

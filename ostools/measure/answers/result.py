@@ -89,7 +89,7 @@ def summarise(frame: pd.DataFrame, random: bool, sampled: bool) -> pd.DataFrame:
 
     Columns: length, prompts, asked (answers), right, wrong (answers that were read and are not right), accuracy (right of
     asked), wilson_low and wilson_high (95%), trials and interval_of, content_right and content_read (answers whose content
-    is right, and that assert a value), something_else and cut_off (answers of these kinds: neither right nor an error),
+    is right, and that hold a value), something_else and cut_off (answers of these kinds: neither right nor an error),
     unanswered (questions that a hosted model has no answer to; they are in no other number but `prompts`),
     mean_absolute_error (of the answers with a number; NaN: none), log_probability and probability (of the right line, mean
     over prompts), active (answers on which the mitigation acted), within_training.

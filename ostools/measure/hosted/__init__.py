@@ -1,1 +1,1 @@
-"""Models that run elsewhere: answers read from a file, an endpoint that is asked, and the table that `evaluate` gives."""
+"""Read answers from a file, ask an endpoint for them, and make the table that `evaluate` gives."""

@@ -1,37 +1,59 @@
-"""Questions put to an OpenAI-compatible server, one after another, and their answers kept in a file as they come.
+"""Put questions to an OpenAI-compatible server, one after another, and keep their answers in a file.
 
-The client is OpenAI's (`pip install 'oversquashing-tools[hosted]'`): it asks again what a busy server refused, after as long as
-that one says. The key is read from OPENAI_API_KEY, sent to the endpoint, and written nowhere.
+The client is OpenAI's (`pip install 'oversquashing-tools[hosted]'`): it asks again what a busy
+server refused, after as long as that one says. Gemini answers through its OpenAI-compatible
+endpoint. The key is read from OPENAI_API_KEY, sent to the endpoint, and written nowhere.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
+from pydantic import ValidationError
 
-from ostools.ground.errors import InputError
+from ostools.ground.errors import InputError, in_words
 from ostools.ground.names import is_loopback
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.errors import checked_arguments
-from ostools.measure.hosted.answer_file import SETTINGS, Hosted, check_values, read_answers, rows_of, text_of
+from ostools.measure.hosted.answer_file import (
+    AnswerRow,
+    Hosted,
+    hosted_of,
+    in_one_line,
+    questions_by_id,
+    read_rows,
+)
 from ostools.results import write_atomically
-from ostools.tasks.questions import Question, checked_questions
+from ostools.tasks.questions import Question
+
+if TYPE_CHECKING:
+    import openai
 
 KEY = "OPENAI_API_KEY"
 """The environment variable that holds the key."""
-_NO_KEY = "none"  # what a server that wants none is sent: the client insists on one
-_FIRST = '{"model": '  # how every row begins that is written here
 _QUOTED_LENGTH = 300  # characters of what a server says
+_HEADERS = {
+    "host",
+    "connection",
+    "accept",
+    "accept-encoding",
+    "content-length",
+    "content-type",
+    "x-stainless-raw-response",  # where openai keeps that the raw response was asked for
+}
+"""Headers that are sent beside the key. OPENAI_CUSTOM_HEADERS may name any other, with a secret."""
 
 
 @checked_arguments(InputError)
@@ -46,49 +68,64 @@ def ask_endpoint(
     retries: int = 5,
     progress: Progress | None = None,
 ) -> Hosted:
-    """The answers of a server at temperature 0, each as the only turn of a chat. The same call goes on where it was cut off.
+    """Ask a server at temperature 0, each question as the only turn of a chat.
+
+    The same call goes on where it was cut off.
 
     Args:
         endpoint: where its OpenAI-compatible API begins, such as http://localhost:8000/v1.
         model: the model's name there.
-        path: JSON Lines, to which every answer is appended, and flushed to disk. Questions answered in it are not asked again.
+        path: JSON Lines, written anew with every answer. Questions answered in it are not asked
+            again.
         max_tokens: the tokens after which an answer is cut; None: where the server cuts it.
-        timeout: for how many seconds one answer is waited for, until its last byte. It is not asked for again.
-        retries: how often a question is asked again that a busy or broken server refused. The pauses between grow, or are as
-            long as the server says.
+        timeout: for how many seconds one answer is waited for, until its last byte, the pauses
+            before asking again included.
+        retries: how often a question is asked again that a busy or broken server refused. The
+            pauses between grow, or are as long as the server says.
         progress: called as progress(done, total) with the number of questions answered.
 
-    Raises `InputError` for text that is not a URL, a URL with a password, a key that would go over an open network, a server
-    that is not there or refuses, answers in the file of another model or with other settings, and a second run on the file.
-    The answers until then are in the file.
+    Raises `InputError` for text that is not a URL, a URL with a password, a key that would go over
+    an open network, a server that is not there or refuses, answers in the file of another model or
+    with other settings, and a second run on the file. The answers until then are in the file.
     """
-    asked_questions, file = checked_questions(questions), Path(path)
+    question_by_id, file = questions_by_id(questions), Path(path)
     key = key_of(endpoint)
     if max_tokens is not None:
         whole_number("max_tokens", max_tokens, 1)
-    how: dict[str, Any] = dict(zip(SETTINGS, (model, endpoint, 0.0, max_tokens), strict=True))
-    with _mine(file):
-        unanswered = _unanswered(file, asked_questions, how)
-        if unanswered:
-            options = {} if max_tokens is None else {"max_tokens": max_tokens}
-            server = _Server(endpoint, model, options, key, file, timeout, retries)
-            with closing(server.client):
+    how = {"model": model, "endpoint": endpoint, "temperature": 0.0, "max_tokens": max_tokens}
+    with _locked(file):
+        rows = read_rows(file, question_by_id) if file.exists() else []
+        for row in rows:
+            for name, value in how.items():
+                if getattr(row, name) != value:
+                    raise InputError(
+                        f"{file}: expected answers with {name} {value!r}, found "
+                        f"{getattr(row, name)!r}: name another file"
+                    )
+        answered_ids = {row.id for row in rows}
+        missing = [question for name, question in question_by_id.items() if name not in answered_ids]
+        if missing:
+            with _client_of(endpoint, key, timeout, retries) as client:
+                server = _Server(client, endpoint, key, file, timeout)
                 server.require_somebody()
-                for count_done, question in enumerate(unanswered, len(asked_questions) - len(unanswered) + 1):
-                    _append(file, how | {"id": question.id} | server.answer(question))
-                    tell(progress, count_done, len(asked_questions))
-        return read_answers(file, asked_questions)
+                for question in missing:
+                    rows.append(server.answer(question, how))
+                    text = "".join(row.model_dump_json() + "\n" for row in rows)
+                    write_atomically(file, lambda part, text=text: part.write_text(text, "utf-8"))
+                    tell(progress, len(rows), len(question_by_id))
+        return hosted_of(file, rows, question_by_id, model)
 
 
 def key_of(endpoint: str) -> str | None:
-    """The key in `KEY` that may be sent to the endpoint; None where there is none.
+    """Return the key in `KEY` that may be sent to the endpoint; None where there is none.
 
-    Raises `InputError` for text that is not a URL, a URL with a password, a key that no header can hold, and a key that would
-    go over an open network.
+    Raises `InputError` for text that is not a URL, a URL with a password, a key that no header can
+    hold, and a key that would go over an open network.
     """
     key = os.environ.get(KEY) or None
+    # The HTTP library would show such a key in its error.
     if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
-        raise InputError(f"{KEY}: expected a key of letters, digits and signs, found blanks or other characters in it")
+        raise InputError(f"{KEY}: expected a key of letters, digits and signs, found blanks or other characters")
     try:
         parts = urlsplit(endpoint)
         host, _ = parts.hostname, parts.port
@@ -104,197 +141,180 @@ def key_of(endpoint: str) -> str | None:
         )
     if key is not None and parts.scheme == "http" and not is_loopback(host):
         raise InputError(
-            f"--endpoint {endpoint}: the key in {KEY} would go over the network for all to read: use https, or unset {KEY} "
-            "for a server that wants none"
+            f"--endpoint {endpoint}: the key in {KEY} would go over the network for all to read: "
+            f"use https, or unset {KEY} for a server that wants none"
         )
     return key
 
 
+def _client_of(endpoint: str, key: str | None, timeout: float, retries: int) -> openai.OpenAI:
+    """Return OpenAI's client of the endpoint, which sends the key and no other secret.
+
+    The environment's proxies serve https to other machines only, where they carry what is encrypted;
+    of anything else they could read the key and the prompts. A redirect is not followed. What openai
+    reads from the environment (OPENAI_ORG_ID, OPENAI_CUSTOM_HEADERS) is left out.
+    """
+    try:
+        import openai
+    except ImportError:
+        raise InputError(
+            "--endpoint: expected the package openai, found none: pip install 'oversquashing-tools[hosted]'"
+        ) from None
+    parts = urlsplit(endpoint)
+
+    def send_known_headers(request: Any) -> None:
+        for name in set(request.headers) - _HEADERS:
+            del request.headers[name]
+        request.headers["host"] = request.url.netloc.decode()
+        request.headers["user-agent"] = f"OpenAI/Python {openai.__version__}"
+        request.headers["authorization"] = f"Bearer {key or 'none'}"  # some servers insist on one
+
+    try:
+        http = openai.DefaultHttpxClient(
+            timeout=timeout,
+            trust_env=parts.scheme == "https" and not is_loopback(parts.hostname or ""),
+            follow_redirects=False,
+            event_hooks={"request": [send_known_headers]},
+        )
+        return openai.OpenAI(
+            api_key=key or "none",
+            base_url=endpoint,
+            timeout=timeout,
+            max_retries=retries,
+            http_client=http,
+        )
+    except Exception as error:  # of the HTTP library: no address, certificates that cannot be read
+        raise InputError(f"--endpoint {endpoint}: cannot be asked: {in_words(error)}") from None
+
+
+@dataclass(frozen=True)
 class _Server:
     """Where questions go, and what its refusals mean."""
 
-    def __init__(
-        self,
-        endpoint: str,
-        model: str,
-        options: dict[str, Any],
-        key: str | None,
-        file: Path,
-        timeout: float,
-        retries: int,
-    ) -> None:
-        self.library = _library()
-        from ostools.measure.hosted.client import client_of
-
-        self.endpoint, self.model, self.options, self.key, self.file = endpoint, model, options, key, file
-        self.first_timeout = min(timeout, 20.0)
-        self.client = client_of(endpoint, key or _NO_KEY, timeout, retries)
+    client: openai.OpenAI
+    endpoint: str
+    key: str | None
+    file: Path
+    timeout: float
 
     def require_somebody(self) -> None:
-        """One question without retries, whose answer does not matter: whether anybody listens there."""
-        client = self.client.with_options(max_retries=0, timeout=self.first_timeout)
-        try:
-            client.models.with_raw_response.list()
-        except self.library.APIConnectionError as error:
-            raise self._refused(error) from None
-        except self.library.OpenAIError:
-            return
-        except InputError as error:
-            raise self._odd(str(error)) from None
+        """Raise `InputError` at once where nobody listens; what is answered does not matter."""
+        client = self.client.with_options(max_retries=0)
+        self._answered(client.models.with_raw_response.list, min(self.timeout, 20.0), refused=None)
 
-    def answer(self, question: Question) -> dict[str, Any]:
-        """Ask one question; the answer as a JSON Lines row: text, finish_reason, prompt_tokens, served, seconds."""
+    def answer(self, question: Question, how: dict[str, Any]) -> AnswerRow:
+        """Ask one question and return the row of its answer."""
         start = time.perf_counter()
+        limit = {} if how["max_tokens"] is None else {"max_tokens": how["max_tokens"]}
         message: Any = {"role": "user", "content": question.text}
-        try:
-            response = self.client.chat.completions.with_raw_response.create(
-                model=self.model, messages=[message], temperature=0, **self.options
-            )
-        except self.library.OpenAIError as error:
-            raise self._refused(error) from None
-        except InputError as error:
-            raise self._odd(str(error)) from None
-        row = self._row(response.content) | {"seconds": time.perf_counter() - start}
-        check_values(f"{self.endpoint}: the answer to {question.id!r} was not stored", row)
-        return row
 
-    def _row(self, body: bytes) -> dict[str, Any]:
+        def ask() -> Any:
+            return self.client.chat.completions.with_raw_response.create(
+                model=how["model"], messages=[message], temperature=0, **limit
+            )
+
+        body = self._answered(ask, self.timeout, how["model"]).content
+        seconds = time.perf_counter() - start
         try:
-            completion: Any = json.loads(body)
-        except (ValueError, RecursionError):
-            completion = None
-        choices = _part(completion, "choices")
-        choice = choices[0] if isinstance(choices, list) and choices else None
-        message = _part(choice, "message")
-        if not isinstance(message, dict):
-            raise self._odd(body.decode("utf-8", "replace"))
-        # A model that ends without a word has none: of a content that is missing the reason says why.
-        text, reason = message.get("content") or "", _part(choice, "finish_reason") or "stop"
-        reason = self._scrubbed(reason) if isinstance(reason, str) else type(reason).__name__
-        if isinstance(text, str) and self.key is not None and self.key in text:
+            completion = json.loads(body)
+            choice = completion["choices"][0]
+            reason = choice.get("finish_reason") or "stop"
+            # A model that ends without a word has no content.
+            text = choice["message"].get("content") or ""
+            tokens = (completion.get("usage") or {}).get("prompt_tokens")
+            served = completion.get("model")
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+            raise InputError(
+                f"--endpoint {self.endpoint}: expected a chat completion as OpenAI's API gives it, "
+                f"found {self._scrubbed(body.decode('utf-8', 'replace'))!r}"
+            ) from None
+        if self.key is not None and self.key in f"{text} {served}":
             raise InputError(
                 f"{self.endpoint}: an answer holds the key in {KEY}: it was not stored; the key is not safe there"
             )
-        served, tokens = _part(completion, "model"), _part(_part(completion, "usage"), "prompt_tokens")
-        return {
+        row = {
+            "id": question.id,
             "text": None if reason == "content_filter" else text,
             "finish_reason": reason,
-            "prompt_tokens": tokens if type(tokens) is int else None,
-            "served": self._scrubbed(served) if isinstance(served, str) else None,
+            "prompt_tokens": tokens,
+            "served": served,
+            "seconds": seconds,
         }
+        try:
+            # As JSON: what the file could not hold is found now (half of a surrogate pair).
+            return AnswerRow.model_validate_json(json.dumps(how | row))
+        except ValidationError as error:
+            raise InputError(
+                f"{self.endpoint}: the answer to {question.id!r} was not stored: {in_one_line(error)}"
+            ) from None
 
-    def _refused(self, error: Any) -> InputError:
-        where, code = f"--endpoint {self.endpoint}", getattr(error, "status_code", None)
-        message = self._scrubbed(str(error))
-        if isinstance(error, self.library.APITimeoutError):
+    def _answered(self, ask: Callable[[], Any], seconds: float, refused: str | None) -> Any:
+        """Return the response of `ask` if it comes in time, else raise `InputError`.
+
+        The HTTP library's timeout counts anew from each byte: a server that drips never meets it.
+        refused: the model that a refusal speaks of; None where a refusal is an answer.
+        """
+        import openai
+
+        response: Future[Any] = Future()
+
+        def fetch() -> None:
+            try:
+                response.set_result(ask())
+            except BaseException as error:  # raised where it is waited for
+                response.set_exception(error)
+
+        # A daemon: nothing waits for a server that still drips when the command ends.
+        threading.Thread(target=fetch, name="ostools-endpoint", daemon=True).start()
+        where = f"--endpoint {self.endpoint}"
+        try:
+            return response.result(seconds)
+        except (TimeoutError, openai.APITimeoutError):
             reason = f"{where}: no whole answer in time"
-        elif isinstance(error, self.library.APIConnectionError):
+        except openai.APIConnectionError as error:
             cause = self._scrubbed(str(error.__cause__ or error))
             reason = f"{where}: nobody answers there ({cause}): start the server, or mend the URL"
-        elif code in (401, 403):
-            what = f"the key in {KEY}" if self.key else f"to answer without a key: set {KEY}"
-            reason = f"{where} refuses {what} ({message})"
-        elif code == 404:
-            hint = "no OpenAI-compatible API there (its URL often ends in /v1)"
-            reason = f"{where}: no model {self.model!r}, or {hint}: {message}"
-        elif code is not None and 300 <= code < 400:
-            elsewhere = self._scrubbed(error.response.headers.get("location", "an address that it does not tell"))
-            reason = f"{where} sends the question on to {elsewhere}: give that URL, if you trust it with the prompts"
-        else:
-            reason = f"{where} refuses: {message}"
-        resume = f"; what was answered is in {self.file}, and the same command goes on" if self.file.is_file() else ""
-        return InputError(reason + resume)
+        except openai.OpenAIError as error:
+            if refused is None:
+                return None
+            reason = f"{where} {self._refusal(error, refused)}"
+        resume = f"; what was answered is in {self.file}, and the same command goes on"
+        raise InputError(reason + (resume if self.file.is_file() else ""))
 
-    def _odd(self, body_text: str) -> InputError:
-        return InputError(
-            f"--endpoint {self.endpoint}: expected a chat completion as OpenAI's API gives it, found "
-            f"{self._scrubbed(body_text)!r}"
-        )
+    def _refusal(self, error: openai.OpenAIError, model: str) -> str:
+        """Return what the server's refusal means, in its words and ours."""
+        code, words = getattr(error, "status_code", None), self._scrubbed(str(error))
+        if code in (401, 403):
+            demand = f"the key in {KEY}" if self.key else f"to answer without a key: set {KEY}"
+            return f"refuses {demand} ({words})"
+        if code == 404:
+            return f"has no model {model!r}, or no OpenAI-compatible API (its URL often ends in /v1): {words}"
+        if code is not None and 300 <= code < 400:
+            response: Any = getattr(error, "response", None)
+            address = self._scrubbed(response.headers.get("location", "an unknown address"))
+            return f"sends the question on to {address}: give that URL, if you trust it"
+        return f"refuses: {words}"
 
     def _scrubbed(self, text: str) -> str:
-        """One line of what the server says, without the key that it may repeat: taken out before the line is cut."""
+        """Return one line of what the server says, without the key, taken out before it is cut."""
         clean = text if self.key is None else text.replace(self.key, f"[{KEY}]")
         line = " ".join(clean.split())
         return line if len(line) <= _QUOTED_LENGTH else line[:_QUOTED_LENGTH] + " ..."
 
 
-def _part(value: Any, name: str) -> Any:
-    """Value of a JSON object under a name; None of what is no object, too."""
-    return value.get(name) if isinstance(value, dict) else None
-
-
-def _library() -> Any:
-    try:
-        return importlib.import_module("openai")
-    except ImportError:
-        raise InputError(
-            "--endpoint: expected the package openai, found none: pip install 'oversquashing-tools[hosted]'"
-        ) from None
-
-
 @contextmanager
-def _mine(file: Path) -> Iterator[None]:
-    """The file is one run's at a time."""
+def _locked(file: Path) -> Iterator[None]:
+    """Keep the file to one run at a time."""
     if not file.parent.is_dir():
         raise InputError(f"--answers {file}: the directory {file.parent} does not exist; make it first")
     lock = FileLock(file.with_name(f".{file.name}.lock"))
     try:
-        lock.acquire(timeout=0)
+        acquired = lock.acquire(timeout=0)
     except Timeout:
         raise InputError(
             f"--answers {file}: another run is asking for these answers; wait for it, or name another file"
         ) from None
     except OSError as error:
         raise InputError(f"--answers {file}: cannot be written: {error.strerror or error}") from None
-    try:
+    with acquired:
         yield
-    finally:
-        lock.release()
-
-
-def _unanswered(file: Path, questions: tuple[Question, ...], how: Mapping[str, Any]) -> list[Question]:
-    """The questions that the file has no answer to, once a line that a kill cut short is gone from its end."""
-    if not file.exists():
-        return list(questions)
-    text = _complete_lines(file)
-    rows = list(rows_of(file, text))
-    if not rows:
-        return list(questions)
-    for place, row in rows:
-        for name, value in how.items():
-            if row.get(name) != value:
-                raise InputError(
-                    f"{place}: expected answers with {name} {value!r}, found {row.get(name)!r}: name another file"
-                )
-    read_answers(file, questions)  # all is checked as when it is read
-    answered_ids = {row.get("id") for _, row in rows}
-    return [question for question in questions if question.id not in answered_ids]
-
-
-def _complete_lines(file: Path) -> str:
-    """The file's text in whole lines: a row that a kill cut short goes, another end of a line that is missing is added."""
-    text = text_of(file)
-    end = text.rfind("\n") + 1
-    lines, last = text[:end], text[end:]
-    if not last:
-        return text
-    try:
-        json.loads(last)
-        is_cut = False
-    except ValueError:
-        is_cut = last[: len(_FIRST)] == _FIRST[: len(last)]
-    complete_text = lines if is_cut else f"{text}\n"
-    list(rows_of(file, complete_text))
-    write_atomically(file, lambda part: part.write_text(complete_text, encoding="utf-8"))
-    return complete_text
-
-
-def _append(file: Path, row: Mapping[str, Any]) -> None:
-    """One line, on disk before the next question."""
-    try:
-        with file.open("a", encoding="utf-8") as target:
-            target.write(json.dumps(row) + "\n")
-            target.flush()
-            os.fsync(target.fileno())
-    except OSError as error:
-        raise InputError(f"--answers {file}: cannot be written: {error.strerror or error}") from None

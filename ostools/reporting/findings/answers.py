@@ -89,8 +89,9 @@ def _unread_notes(summary: Frame, limit: int | None) -> list[str]:
     notes = [text] if parts else []
     strict, right, read = (int(summary[name].sum()) for name in ("right", "content_right", "content_read"))
     if (right, read) != (strict, strict + int(summary["wrong"].sum())):
-        values = f"{read} answers assert a value, and {right} of them the right one"
-        notes.append(f"By their content, in whatever words, {values}.")
+        notes.append(
+            f"In the form or else by the last number, {read} answers hold a value, {right} of them the right one."
+        )
     return notes
 
 

@@ -38,7 +38,7 @@ from ostools.results.table_head import TableHead
 
 EVALUATION_LEAD = (
     "Prompts of Appendix C.1, answered greedily in this run. The last answer line of the text is read. It is right if it "
-    "holds the right answer. Beside it stands what the text asserts in whatever words (by content)."
+    "holds the right answer. By content: the value in the form, else the last number of the text."
 )
 MITIGATIONS_LEAD = (
     "The same questions with each mitigation and without it. The task is the one of the section on answers whose share of "

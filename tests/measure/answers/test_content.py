@@ -1,40 +1,73 @@
-"""The value that a free answer asserts, on texts of real models and texts typical of chat models (answers.jsonl)."""
+"""The value that is read in a free answer, on texts of real models and texts typical of chat models (answers.jsonl)."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ostools.ground.errors import InputError
 from ostools.measure.answers.answers import line_written
-from ostools.measure.answers.judging import asserted, judge, stops_of
-from ostools.measure.answers.reading import CUT_OFF, LONGEST, reader
+from ostools.measure.answers.judging import AnswerVerdict, judge, stops_of
+from ostools.measure.answers.reading import CUT_OFF, LONGEST
 from ostools.measure.hosted.answer_file import without_stop_tokens
 from ostools.tasks import task
+from ostools.tasks.questions import question
 from tests.measure.answers.test_reading import answer, posed
 from tests.sets import quick
 
 TEXTS = [
     json.loads(line) for line in Path(__file__).with_name("answers.jsonl").read_text(encoding="utf-8").splitlines()
 ]
-"""Texts with the value that each asserts, judged by a person. 66 are answers of real models to the paper's tasks."""
-MISSED = {"12. I hope this helps!", "It ends with a zero.", "Zero is the last digit."}
-"""Known misses: each asserts a value, and is read as asserting none."""
+"""Texts with the value that a person reads in each. 66 are answers of real models to the paper's tasks."""
 
 
-def read(row: dict) -> str | None:
-    form = task(row["task"])
-    pieces = form.items(row["length"])
-    return asserted(form, pieces, reader(form, pieces, form.prompt(row["length"])), row["text"], row["ended"])
+def read(row: dict) -> AnswerVerdict:
+    return judge(question(task(row["task"]), row["length"]), answer(row["text"], row["ended"]))
 
 
-def test_every_text_is_read_as_a_person_reads_it_or_is_a_known_miss() -> None:
-    assert sum(row["source"] != "written by hand" for row in TEXTS) >= 60
-    wrong = {row["text"]: read(row) for row in TEXTS if read(row) != row["content"]}
-    assert wrong == dict.fromkeys(MISSED)
+def test_no_answer_of_a_real_model_is_read_as_right_in_which_a_person_reads_none() -> None:
+    real = [row for row in TEXTS if row["source"] != "written by hand"]
+    counts = Counter((row["content"] is None, read(row).content == row["content"]) for row in real)
+    # 3 of the 24 values stand in texts that were cut; 8 of 42 texts without a value end in a copy of the sequence.
+    assert counts == {(False, True): 21, (False, False): 3, (True, True): 34, (True, False): 8}
+    assert not any(read(row).content_correct for row in real if row["content"] is None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "content"),
+    [
+        ("copy-last", "The last digit in this sequence is 8.", "8"),
+        ("copy-last", "The last digit is zero.", None),
+        ("count-ones", "There are 12 ones.", "12"),
+        ("count-ones", "There are **1,012** ones", "1012"),
+        ("count-ones", "11 or 12 of the 20 digits", "20"),  # sentences are not understood
+        ("count-ones", "12.5, item3, -7, 6-7 and 3rd", None),
+        ("count-ones", "The final answer to your maths question is: 12\nThat is 6 + 6.", "12"),
+        ("count-ones-figure-5", "I count 12 ones.", "12"),
+        ("copy", "The number is 111111111111.", "111111111111"),
+        ("copy:separator_every=6", "111111,111111", "111111,111111"),
+    ],
+)
+def test_the_form_that_was_asked_for_else_the_last_number(spec: str, text: str, content: str | None) -> None:
+    assert judge(posed(spec), answer(text)).content == content
+
+
+def test_of_a_text_that_was_cut_before_its_answer_nothing_is_read() -> None:
+    assert judge(posed("count-ones"), answer("I count 12", "length")).content is None
+    assert judge(posed("count-ones"), answer("I count 12", "eos")).content == "12"
+
+
+def test_a_grade_judges_by_its_own_rule_and_the_strict_column_stays() -> None:
+    in_words = answer("There are twelve.")
+    graded = judge(posed("count-ones"), in_words, lambda _, text: "twelve" in text)
+    assert (graded.correct, graded.content, graded.content_correct) == (False, None, True)
+    with pytest.raises(InputError, match="grade: expected True or False, found 1"):
+        judge(posed("count-ones"), in_words, lambda _, text: 1)  # pyright: ignore[reportArgumentType]
 
 
 def test_the_strict_reading_and_the_content_stand_beside_each_other() -> None:

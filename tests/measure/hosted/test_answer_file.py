@@ -14,7 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import experiments, measure, tasks
 from ostools.experiments.figures.counting import figure_3, figure_4, figure_4_of
 from ostools.ground.errors import InputError
-from ostools.measure.hosted.answer_file import Hosted, read_answers
+from ostools.measure.hosted.answer_file import Hosted, read_answers, without_stop_tokens
 from ostools.tasks import Question
 
 MATHS = "The final answer to your maths question is: "
@@ -101,7 +101,8 @@ def test_what_was_never_answered_is_counted_and_in_no_number(tmp_path: Path) -> 
 def test_a_stop_token_left_at_the_end_is_no_part_of_a_text(tmp_path: Path, text: str, left: str) -> None:
     (one,) = asked(12)
     hosted = read(tmp_path, [one], {"id": one.id, "text": text})
-    assert hosted.answer_by_id[one.id].text == left
+    assert without_stop_tokens(text) == left
+    assert measure.hosted_evaluation(hosted).frame["text"].item() == left
 
 
 def test_of_one_file_comes_one_table(tmp_path: Path) -> None:
@@ -154,21 +155,20 @@ def test_a_figure_takes_the_answers_to_its_own_prompts_alone(tmp_path: Path) -> 
 def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
     one, other = asked(2, 3)
     good = {"id": one.id, "text": "x"}
-    changed = one.id[:-1] + ("0" if one.id[-1] != "0" else "1")
     wrong: list[tuple[list[Any], str]] = [
         ([], "at least one line"),
         ([good, good], "line 2: expected every id once"),
         ([{"id": "count-ones n=9 seed=0 mitigation=none #0", "text": "x"}], "not among the 2 questions"),
-        ([{"id": changed, "text": "x"}], "the prompt has changed since"),
         ([good | {"prompt": one.text + " "}], "changed prompt"),
-        ([{"id": one.id, "txt": "x"}], "did you mean 'txt'"),
-        ([{"id": one.id, "text": 3}], "found int"),
-        ([good | {"finish_reason": "lenght"}], "did you mean 'length'"),
-        ([good | {"seconds": float("nan")}], "seconds"),
-        ([good, {"id": other.id, "text": "x", "prompt_tokens": -1}], "line 2: expected prompt_tokens to be a whole"),
-        ([good, {"id": other.id, "text": "half \ud83d"}], "line 2: expected text to be text in Unicode"),
+        ([{"id": one.id, "txt": "x"}], "line 1: text: field required"),
+        ([{"id": one.id, "text": 3}], "line 1: text: input should be a valid string"),
+        ([good | {"finish_reason": "lenght"}], "finish_reason: input should be 'stop', 'length'"),
+        ([good | {"seconds": float("nan")}], "seconds: input should be a finite number"),
+        ([good | {"temperature": True}], "temperature: input should be a valid number"),
+        ([good, {"id": other.id, "text": "x", "prompt_tokens": -1}], "line 2: prompt_tokens: input should be greater"),
+        ([good, {"id": other.id, "text": "half \ud83d"}], "line 2: the line: invalid JSON"),
         ([good | {"model": "a"}, {"id": other.id, "text": "x", "model": "b"}], "made in one way"),
-        (["x"], "line 1: expected a JSON object"),
+        (["x"], "line 1: the line: input should be an object"),
     ]
     for rows, words in wrong:
         with pytest.raises(InputError) as refused:
@@ -177,7 +177,7 @@ def test_one_line_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
         assert words in said
         assert "\n" not in said
     (tmp_path / "bytes").write_bytes(b"\xff\xfe{")
-    for path, words in ((tmp_path / "bytes", "UTF-8"), (tmp_path / "absent", "No such file"), (tmp_path, "directory")):
+    for path, words in ((tmp_path / "bytes", "utf-8"), (tmp_path / "absent", "No such file"), (tmp_path, "directory")):
         with pytest.raises(InputError, match=words):
             read_answers(path, [one])
     os.mkfifo(tmp_path / "pipe")

@@ -68,8 +68,6 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
         assert len(file.read_text().splitlines()) == 1
         broken.clear()
         kept = file.read_text()
-        # A kill in the midst of a line leaves a part of it.
-        file.write_text(kept + kept[: len(kept) // 2])
         found = ask_endpoint(url, "m", asked, file)
         assert [one["messages"][0]["content"] for one in heard] == [asked[place].text for place in (0, 1, 1, 2)]
     assert file.read_text().startswith(kept)
@@ -77,17 +75,43 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     assert table["correct"].all()
 
 
-def test_a_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
+def test_a_file_holds_the_answers_so_far_in_whole_lines_at_every_question(tmp_path: Path) -> None:
+    """So that a kill at any time leaves answers that are read."""
+    asked, file, counts = questions(1, 2, 3), tmp_path / "a.jsonl", []
+    lines = {one.text: one.line for one in asked}
+
+    def reply(prompt: str) -> tuple[int, Any]:
+        counts.append(len(measure.read_answers(file, asked).answer_by_id) if file.exists() else 0)
+        return 200, completion(lines[prompt])
+
+    with served(reply) as (url, _):
+        ask_endpoint(url, "m", asked, file)
+    assert counts == [0, 1, 2]
+
+
+def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
     asked, file = questions(1, 2), tmp_path / "a.jsonl"
+    file.write_text("These are my notes.")
     with served(right(asked)) as (url, heard):
-        ask_endpoint(url, "m", asked, file)
-        file.write_text(file.read_text().rstrip("\n"))
-        ask_endpoint(url, "m", asked, file)
-        assert len(heard) == 2
-        file.write_text("These are my notes.")
-        with pytest.raises(InputError, match="expected a JSON object"):
+        with pytest.raises(InputError, match="line 1: the line: invalid JSON"):
             ask_endpoint(url, "m", asked, file)
-        assert file.read_text() == "These are my notes."
+        assert heard == []
+    assert file.read_text() == "These are my notes."
+
+
+def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
+    asked, file, refusals = questions(1), tmp_path / "a.jsonl", []
+
+    def reply(prompt: str) -> tuple[int, Any]:
+        with pytest.raises(InputError, match="another run") as refused:
+            ask_endpoint(url, "m", asked, file)
+        refusals.append(refused)
+        return 200, completion(asked[0].line)
+
+    with served(reply) as (url, heard):
+        ask_endpoint(url, "m", asked, file)
+        ask_endpoint(url, "m", asked, file)
+        assert len(heard) == len(refusals) == 1
 
 
 def test_answers_of_another_model_or_made_otherwise_are_not_mixed_in(tmp_path: Path) -> None:
@@ -134,7 +158,7 @@ def test_what_a_filter_withheld_is_no_answer_and_is_not_asked_for_again(tmp_path
         (401, {"error": {"message": f"bad key {MARKER}"}}, "refuses the key in OPENAI_API_KEY"),
         (400, {"error": {"message": f"why {MARKER}"}}, r"why \[OPENAI_API_KEY\]"),
         (200, b"<html>hello</html>", "expected a chat completion"),
-        (200, completion("x", "odd"), "finish_reason 'odd'"),
+        (200, completion("x", "odd"), "finish_reason: input should be"),
         (200, completion(f"your key is {MARKER}"), "an answer holds the key"),
     ],
 )

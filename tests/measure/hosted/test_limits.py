@@ -1,8 +1,7 @@
-"""What leaves this machine towards an endpoint, how long an answer may take, how large it may be, and what it may hold."""
+"""What leaves this machine towards an endpoint, how long an answer may take, and what it may hold."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import socket
 import threading
@@ -110,46 +109,21 @@ def on_questions(answer: Callable[[socket.socket, bytes], None]) -> Callable[[so
     return lambda connection, request: (send_nothing if request.startswith(b"GET") else answer)(connection, request)
 
 
-def sends(head: bytes, part: bytes, pause: float = 0.0) -> Callable[[socket.socket, bytes], None]:
-    """A server whose answer has no end."""
-
-    def answer(connection: socket.socket, request: bytes) -> None:
-        connection.sendall(head)
-        while True:
-            connection.sendall(part)
-            time.sleep(pause)
-
-    return answer
+def drip(connection: socket.socket, request: bytes) -> None:
+    """Send an answer without an end, a byte at a time."""
+    connection.sendall(HEAD + b"Content-Length: 1000000000000\r\n\r\n")
+    while True:
+        connection.sendall(b" ")
+        time.sleep(0.05)
 
 
-BODY, HEADERS = HEAD + b"Content-Length: 1000000000000\r\n\r\n", b"HTTP/1.1 200 OK\r\n"
-
-
-@pytest.mark.parametrize("when", [lambda answer: answer, on_questions])
-@pytest.mark.parametrize(
-    ("answer", "timeout", "words"),
-    [
-        (sends(BODY, b" ", 0.05), 0.5, "no whole answer in time"),
-        (sends(HEADERS, b"X-More: x\r\n", 0.05), 0.5, "no whole answer in time"),
-        (sends(BODY, b" " * 2**20), 30.0, "at most 8 MiB, found a longer one"),
-        (sends(HEADERS, b"X-More: x\r\n" * 1000), 30.0, "headers of at most 100 kB, found longer ones"),
-    ],
-)
-def test_an_answer_without_an_end_is_cut(tmp_path: Path, when: Any, answer: Any, timeout: float, words: str) -> None:
-    with raw_server(when(answer)) as (url, _):
+@pytest.mark.parametrize("answer", [drip, on_questions(drip)])
+def test_an_answer_without_an_end_is_cut(tmp_path: Path, answer: Any) -> None:
+    with raw_server(answer) as (url, _):
         start = time.monotonic()
-        with pytest.raises(InputError, match=words):
-            ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl", timeout=timeout)
+        with pytest.raises(InputError, match="no whole answer in time"):
+            ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl", timeout=0.5)
         assert time.monotonic() - start < 6
-
-
-def test_a_small_packed_answer_is_not_unpacked(tmp_path: Path) -> None:
-    body = gzip.compress(b" " * 2**26)
-    head = HEAD + f"Content-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    with raw_server(on_questions(lambda connection, _: connection.sendall(head + body))) as (url, heard):
-        with pytest.raises(InputError, match="not compressed, as was asked for, found 'gzip'"):
-            ask_endpoint(f"{url}/v1", "m", ASKED, tmp_path / "a.jsonl")
-        assert all(b"accept-encoding: identity" in request.lower() for request in heard)
 
 
 @pytest.mark.parametrize("listed", [b"<html>hello</html>", b"[" * 100_000, b"\xff"])
@@ -171,10 +145,10 @@ def changed(**values: Any) -> dict[str, Any]:
     [
         (b'{"choices": ' + b"[" * 100_000, "expected a chat completion"),
         (changed(choices=[{"message": "text"}]), "expected a chat completion"),
-        (completion("half \ud83d"), r"was not stored: expected text to be text in Unicode, found half of a character"),
-        (completion("1", tokens=-1), "expected prompt_tokens to be a whole number of at least 0, found -1"),
-        (changed(choices=[{"message": {"content": ["1"]}}]), "expected text, or null"),
-        (completion("1", reason=f"because {MARKER}"), "unknown finish_reason"),
+        (completion("half \ud83d"), "was not stored: the line: invalid JSON: unexpected end of hex escape"),
+        (completion("1", tokens=-1), "was not stored: prompt_tokens: input should be greater than or equal to 0"),
+        (changed(choices=[{"message": {"content": ["1"]}}]), "was not stored: text: input should be a valid string"),
+        (completion("1", reason=f"because {MARKER}"), "was not stored: finish_reason: input should be"),
     ],
 )
 def test_what_no_table_can_hold_is_refused_and_not_stored(tmp_path: Path, sent: Any, words: str) -> None:
