@@ -4,7 +4,7 @@
 
 A path makes a hop in a block where it changes position. With the off-diagonal part of every block times a marker x the
 product is a polynomial in x. Its coefficient of x^h is the part J_i^(h) of exactly h hops. The parts add up to J_i as matrices.
-They are carried back block by block, one track each: a block's whole gradient minus that of each position's own is its hop.
+They are carried back block by block, one track each: what the heads move, less what each position has from itself, is its hop.
 
 Cost: `most` + 2 tracks for every cotangent, each one row of a sketch.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import ClassVar, Unpack
+from typing import ClassVar, NamedTuple, Unpack
 
 import pandas as pd
 import torch
@@ -28,7 +28,7 @@ from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.register import Order, attached, with_input
 from ostools.hooks.sites import points, require_open
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
-from ostools.measure.jacobian.linearise import BlockGraph, Cotangents, Linearised, differentiated, vjp
+from ostools.measure.jacobian.linearise import Cotangents, Linearised, differentiated, vjp
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.norms import token_products
 from ostools.measure.measurement import measurement
@@ -185,51 +185,75 @@ def _tracks(
     tracks = cotangents.new_zeros(most + 2, len(cotangents), linear.pos, cotangents.shape[-1])
     tracks[0] = tracks[-1] = linear.top(cotangents)
     for layer in reversed(range(linear.n_layers)):
-        moving, staying = _both_graphs(model, linear, layer)
+        block = _split_block(model, linear, layer)
         for part in tracks.split(max(1, _ROWS // (most + 2)), dim=1):
-            # Of the track of `most` hops one hop more is not asked for.
-            moved, stays = _back(moving, torch.cat([part[:-2], part[-1:]])), _back(staying, part[:-1])
-            part[0], part[-1] = stays[0], moved[-1]
-            part[1:-1] = stays[1:] + (moved[:-1] - stays[:-1])
+            rows = part.flatten(0, 1)[:, None]
+            beside, at_z = (gradient.unflatten(0, part.shape[:2]) for gradient in vjp(block.out, block.inputs, rows))
+            # Of the track of `most` hops one hop more is not asked for, of all paths no split.
+            heads = _back(block.z, block.inputs[0], torch.cat([at_z[:-2], at_z[-1:]]))
+            own = _back(block.own_z, block.inputs[0], at_z[:-1])
+            part.copy_(beside[:, :, 0])
+            part[:-1] += own
+            part[1:-1] += heads[:-1] - own[:-1]
+            part[-1] += heads[-1]
         tell(progress, linear.n_layers - layer, linear.n_layers)
     return tracks
 
 
-def _back(graph: BlockGraph, tracks: Float[Tensor, "track row pos d_model"]) -> Float[Tensor, "track row pos d_model"]:
-    """Every row of every track through one block."""
-    return vjp(graph.out, [graph.entry], tracks.flatten(0, 1)[:, None])[0].view(tracks.shape)
+def _back(
+    z: Float[Tensor, "1 pos head d_head"],
+    entry: Float[Tensor, "1 pos d_model"],
+    rows: Float[Tensor, "track row 1 pos head d_head"],
+) -> Float[Tensor, "track row pos d_model"]:
+    """Every row of every track from the heads' outputs to what the block reads."""
+    return vjp(z, [entry], rows.flatten(0, 1))[0][:, 0].unflatten(0, rows.shape[:2])
 
 
-def _both_graphs(model: TransformerBridge, linear: Linearised, layer: int) -> tuple[BlockGraph, BlockGraph]:
-    """The block as it is, and with a gradient that no head lets through to another position than the query's own."""
+class _SplitBlock(NamedTuple):
+    """A block cut at its heads' outputs. `inputs`: what it reads, and what stands in for z behind the cut; `z`: as the heads
+    make it; `own_z`: what of it each query has from its own position, by the same patterns."""
+
+    out: Float[Tensor, "1 pos d_model"]
+    inputs: tuple[Float[Tensor, "1 pos d_model"], Float[Tensor, "1 pos head d_head"]]
+    z: Float[Tensor, "1 pos head d_head"]
+    own_z: Float[Tensor, "1 pos head d_head"]
+
+
+def _split_block(model: TransformerBridge, linear: Linearised, layer: int) -> _SplitBlock:
+    """Run a block again, cut at z: what goes past the heads and through the MLP is the same for every path."""
     strips = hooks.active_strips(model)
-    names = ("value", "z") if strips else ("value", "z", "pattern")
+    heads: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def cut(value: Tensor, z: Tensor) -> Tensor:
+        heads.append((value, z, z.detach().requires_grad_(True)))
+        return heads[0][2]
+
+    value_at, z_at = (points(model, name, [layer])[layer] for name in ("value", "z"))
+    placed = with_input(value_at, z_at, cut, Order.FREEZE, reads=Order.FREEZE)
     noting = strips.noting(layer) if strips else nullcontext([])
-    with hooks.capture(model, *names, layers=[layer]) as record, noting as calls:
-        moving = linear.block(layer)
-    value, z = (record[name][layer][0].transpose(0, 1) for name in ("value", "z"))
-    value = value.repeat_interleave(len(z) // len(value), dim=0)
+    reading = nullcontext({}) if strips else hooks.capture(model, "pattern", layers=[layer])
+    with reading as record, noting as calls, attached(placed, kind="freeze"):
+        block = linear.block(layer)
+    value, z, behind = heads[0]
+    value = value.repeat_interleave(z.shape[-2] // value.shape[-2], dim=-2)
+    values = value.detach()[0].transpose(0, 1)
     size = strips.size if strips else linear.pos
     own_weights, mixed = [], []
     for start in range(0, linear.pos, size):
         pattern = calls[0].strip(start, min(start + size, linear.pos))[1] if strips else record["pattern"][layer]
         own_weights.append(pattern[0].diagonal(start, dim1=-2, dim2=-1))
-        mixed.append(pattern[0] @ value[:, : pattern.shape[-1]])
-    off = float((torch.cat(mixed, dim=1) - z).abs().max() / z.abs().max())
+        mixed.append(pattern[0] @ values[:, : pattern.shape[-1]])
+    off = float(
+        (torch.cat(mixed, dim=1).transpose(0, 1) - behind[0]).detach().abs().max() / behind.detach().abs().max()
+    )
     if not off <= _MIXES[z.dtype]:
         raise InputError(
             f"hops: the heads of block {layer} are not their patterns times their values, but {off:.2g} off: an edit is "
             "active that acts between the two, or the attention is of another kind; leave the edit's block"
         )
-    own = torch.cat(own_weights, dim=-1).T[None, :, :, None]
-
-    def own_alone(value: Tensor, z: Tensor) -> Tensor:
-        moved = (value - value.detach()).repeat_interleave(z.shape[-2] // value.shape[-2], dim=-2)
-        return z.detach() + own * moved
-
-    value_at, z_at = (points(model, name, [layer])[layer] for name in ("value", "z"))
-    with attached(with_input(value_at, z_at, own_alone, Order.FREEZE, reads=Order.FREEZE), kind="freeze"):
-        return moving, linear.block(layer)
+    with torch.enable_grad():
+        own_z = torch.cat(own_weights, dim=-1).T[None, :, :, None] * value
+    return _SplitBlock(block.out, (block.entry, behind), z, own_z)
 
 
 def _table(tokens: Prompt, tracks: Float[Tensor, "track row pos d_model"]) -> pd.DataFrame:
