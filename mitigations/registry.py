@@ -24,7 +24,6 @@ from ostools.mitigations.own_file import file_spec, loaded_from
 Thing = TypeVar("Thing")
 Point: TypeAlias = Any
 """An entry point: importlib.metadata's, or its backport's, which takes over the search in a process that imports it."""
-_INTERRUPTS = (KeyboardInterrupt, GeneratorExit)
 _PAIR = re.compile(r"(\w+)=(.*)", re.DOTALL)
 
 
@@ -88,9 +87,7 @@ class Registry(Generic[Thing]):
             raise self.error(f"{self.kind} {spec!r}: expected FILE.py:NAME, such as ./mine.py:AskAgain")
         try:
             maker = loaded_from(parts.path, parts.name)
-        except _INTERRUPTS:
-            raise
-        except BaseException as error:  # the user's own program, sys.exit() too
+        except Exception as error:  # the user's own program
             raise self.error(f"{self.kind} {spec!r} cannot be loaded: {type(error).__name__}: {error}") from error
         if not callable(maker) or (isinstance(maker, type) and not issubclass(maker, self.base)):
             raise self.error(
@@ -117,9 +114,9 @@ class Registry(Generic[Thing]):
             )
         try:
             return maker(**options)
-        except (self.error, *_INTERRUPTS):
+        except self.error:
             raise
-        except BaseException as error:  # a plugin's, no refusal of ours; sys.exit() too
+        except Exception as error:  # a plugin's, no refusal of ours
             raise self.error(f"{self.kind} {spec!r} of {self._owner(name)}: {type(error).__name__}: {error}") from error
 
     def listing(self) -> list[Listed]:
@@ -188,9 +185,7 @@ class Registry(Generic[Thing]):
             )
         try:
             loaded = points[0].load()
-        except _INTERRUPTS:
-            raise
-        except BaseException as error:  # a plugin is somebody else's program: whatever it raises is told in one line
+        except Exception as error:  # a plugin is somebody else's program: whatever it raises is told in one line
             raise self.error(
                 f"{self.kind} {name!r} of {owners[0]} cannot be imported: {type(error).__name__}: {error}"
             ) from error

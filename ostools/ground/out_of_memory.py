@@ -102,7 +102,7 @@ def chunks_that_fit(
         try:
             with smaller_chunks(share):
                 return work(), share
-        except BaseException as error:
+        except Exception as error:
             if not is_out_of_memory(error):
                 raise
             first = first or refusal(error)

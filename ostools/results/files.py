@@ -14,7 +14,9 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import singledispatch
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -85,29 +87,18 @@ def _frame(dtypes: Mapping[str, str], columns: Mapping[str, list[Any]], rows: in
     return pd.DataFrame(series_by_name, index=pd.RangeIndex(rows))
 
 
+@singledispatch
 def _encoded(value: Any) -> Any:
-    """Raises `TypeError` for a value of another kind."""
-    if value is pd.NA:
-        return {"NA": True}
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, np.generic):
-        return _encoded(value.item())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {"float": str(value)}
-    if isinstance(value, pd.DataFrame):
-        names = [str(name) for name in value.columns]
-        every = {name: [_encoded(entry) for entry in value[name].tolist()] for name in names}
-        return {"table": {"rows": len(value), **_column_types(value), "columns": every}}
-    if isinstance(value, tuple | list):
-        return {type(value).__name__: [_encoded(part) for part in value]}
-    if isinstance(value, Mapping):
-        return {"map": [[_encoded(name), _encoded(part)] for name, part in value.items()]}
+    """Return a value as plain JSON: what JSON has itself as it is, of another kind `{kind: ...}`.
+
+    Raises `TypeError` for a value that has no form here.
+    """
     if hasattr(value, "frame") and hasattr(value, "provenance"):
-        inner = encoded_fields(value)
-        if inner is None:
-            raise TypeError
-        return {"result": {**inner, "provenance": value.provenance.as_dict(), "frame": _encoded(value.frame)}}
+        stored = encoded_fields(value)
+        if stored is None:
+            raise TypeError(f"no plain form of a field of {type(value).__name__}")
+        source = {"provenance": value.provenance.as_dict(), "frame": _encoded(value.frame)}
+        return {"result": {**stored, **source}}
     if type(value).__module__ == "torch" and str(value.dtype).removeprefix("torch.") in _TENSORS:
         array = np.ascontiguousarray(value.detach().cpu().numpy())
         data = base64.b64encode(array.tobytes()).decode()
@@ -115,26 +106,67 @@ def _encoded(value: Any) -> Any:
     raise TypeError(f"no plain form of {type(value).__name__}")
 
 
+@_encoded.register(str | bool | int | NoneType)
+def _(value: Any) -> Any:
+    return value
+
+
+@_encoded.register
+def _(value: float) -> Any:
+    return value if math.isfinite(value) else {"float": str(value)}
+
+
+@_encoded.register
+def _(value: np.generic) -> Any:  # np.float64 too, which is a float
+    return _encoded(value.item())
+
+
+@_encoded.register(type(pd.NA))
+def _(value: Any) -> Plain:
+    return {"NA": True}
+
+
+@_encoded.register(tuple | list)
+def _(value: tuple[Any, ...] | list[Any]) -> Plain:
+    kind = "tuple" if isinstance(value, tuple) else "list"
+    return {kind: [_encoded(part) for part in value]}
+
+
+@_encoded.register
+def _(value: Mapping) -> Plain:
+    return {"map": [[_encoded(name), _encoded(part)] for name, part in value.items()]}
+
+
+@_encoded.register
+def _(value: pd.DataFrame) -> Plain:
+    columns = {str(name): [_encoded(entry) for entry in value[name].tolist()] for name in value}
+    return {"table": {"rows": len(value), **_column_types(value), "columns": columns}}
+
+
 def _decoded(value: Any, build: Build) -> Any:
+    """Return the value of `_encoded`. Raises `ValueError` for a kind that it does not write."""
     if not isinstance(value, dict):
         return value
     ((kind, stored),) = value.items()
-    if kind == "NA":
-        return pd.NA
-    if kind == "float":
-        return float(stored)
-    if kind in ("tuple", "list"):
-        parts = [_decoded(part, build) for part in stored]
-        return tuple(parts) if kind == "tuple" else parts
-    if kind == "map":
-        return {_decoded(name, build): _decoded(part, build) for name, part in stored}
-    if kind == "table":
-        return _frame(stored["dtypes"], stored["columns"], stored["rows"])
-    if kind == "result":
-        base = _decoded(stored["frame"], build)
-        return build(stored["class"], {**decoded_fields(stored, base, build), "provenance": stored["provenance"]})
-    if kind == "tensor":
-        return _tensor(stored)
+    match kind:
+        case "NA":
+            return pd.NA
+        case "float":
+            return float(stored)
+        case "tuple":
+            return tuple(_decoded(part, build) for part in stored)
+        case "list":
+            return [_decoded(part, build) for part in stored]
+        case "map":
+            return {_decoded(name, build): _decoded(part, build) for name, part in stored}
+        case "table":
+            return _frame(stored["dtypes"], stored["columns"], stored["rows"])
+        case "result":
+            base = _decoded(stored["frame"], build)
+            values = decoded_fields(stored, base, build) | {"provenance": stored["provenance"]}
+            return build(stored["class"], values)
+        case "tensor":
+            return _tensor(stored)
     raise ValueError(f"a value of the unknown kind {kind!r}")
 
 

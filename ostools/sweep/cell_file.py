@@ -1,15 +1,19 @@
-"""Write and read the file of one cell: plain columns and what their numbers come from, as Parquet."""
+"""Write and read the file of one cell: its rows and what their numbers come from, as Parquet.
+
+The hash of a file's bytes stands in its name: a file whose bytes are still those is one that
+`file_of` made, and is not checked again.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
@@ -31,51 +35,56 @@ UNREADABLE = (
 PLACE = "__cell__"
 """The column that says, while tables are put together, which cell a row is of."""
 MADE_BY = ("checkpoint", "code")
-"""The columns that say what a row was measured with: hashes of the model's files and of the code; "" where a file has none."""
-_PLAIN = (
-    pa.types.is_boolean,
-    pa.types.is_integer,
-    pa.types.is_floating,
-    pa.types.is_null,
-    pa.types.is_string,
-    pa.types.is_large_string,
-)
-"""The types that a column of a cell may have: numbers and words, which pandas holds whatever their values."""
+"""The columns that say what a row was measured with: hashes of the model's files and of the
+versions; "" where a file has none."""
 _FINITE = ("log_probability", "temperature", "seconds")
-"""Columns of numbers that are finite, or missing: logarithms of what a model holds possible, and what a user gave."""
+"""Columns of numbers that are finite, or missing: logarithms of what a model holds possible, and
+what a user gave."""
 
 
 class BadRowsError(ValueError):
-    """A file, or rows, that cannot be those of a measurement. The message says what is wrong, and with which of them."""
+    """A file, or rows, that cannot be those of a measurement. The message says what is wrong."""
 
 
 def file_of(keyed_cell: KeyedCell, table: Frame, provenance: Provenance, *, code: str, checkpoint: str) -> bytes:
-    """The rows of a cell as the Parquet file that is stored, with the hashes of the code and of the checkpoint's files.
+    """Return the rows of a cell as the Parquet file that is stored, with the hashes of the versions
+    and of the checkpoint's files.
 
-    Raises what pyarrow raises for values that it cannot hold, and what reading the file would raise.
+    Raises `BadRowsError` for an infinite number where none can be, and what pyarrow raises for
+    values that it cannot hold.
     """
+    for name in set(_FINITE) & set(table):
+        values = table[name].to_numpy(dtype=float, na_value=np.nan)
+        if (infinite := np.isinf(values)).any():
+            row = int(infinite.argmax())
+            raise BadRowsError(f"row {row}: expected {name} to be a finite number or missing, found {values[row]}")
     source = {**provenance.as_dict(), "code": code, "checkpoint": checkpoint}
-    attributes = {**table.attrs, "ostools": {"lengths": list(keyed_cell.cell.lengths), "provenance": source}}
-    # As `DataFrame.to_parquet` writes it. But pandas would copy the attributes once a column, most of a small cell's time.
+    attributes = {"lengths": list(keyed_cell.cell.lengths), "provenance": source}
+    attributes = {**table.attrs, "ostools": attributes}
+    # As `DataFrame.to_parquet` writes it. But pandas would copy the attributes once a column, most
+    # of a small cell's time.
     bare = table.copy(deep=False)
     bare.attrs = {}
     arrow = pa.Table.from_pandas(bare, preserve_index=False)
-    arrow = arrow.replace_schema_metadata({**arrow.schema.metadata, b"PANDAS_ATTRS": json.dumps(attributes)})
+    metadata = {**arrow.schema.metadata, b"PANDAS_ATTRS": json.dumps(attributes, allow_nan=False)}
     sink = pa.BufferOutputStream()
-    parquet.write_table(arrow, sink)
-    content = sink.getvalue().to_pybytes()
-    rows_of(content)
-    return content
+    parquet.write_table(arrow.replace_schema_metadata(metadata), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def file_hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def why_broken(error: Exception) -> str:
-    """What is wrong with a file, by what `CellFile.of` raised."""
+    """Return what is wrong with a file, by what `CellFile.of` raised."""
     return str(error) if isinstance(error, BadRowsError) else "it is not a cell of a sweep"
 
 
 @dataclass(frozen=True)
 class CellFile:
-    """A file of a cell: the lengths in it, its rows as pyarrow has them, and what its numbers come from, as it says."""
+    """A file of a cell: the lengths in it, its rows as pyarrow has them, and what its numbers come
+    from, as it says."""
 
     path: Path
     lengths: frozenset[int]
@@ -84,58 +93,12 @@ class CellFile:
 
     @classmethod
     def of(cls, path: Path, content: bytes) -> CellFile:
-        """Raises what is in `UNREADABLE` for bytes that `file_of` did not make, or that were changed since."""
+        """Read a file. Raises `BadRowsError` for bytes that were changed since `file_of` made them,
+        and what is in `UNREADABLE` for a file that another version of ostools made otherwise."""
         if file_hash(content) != path.name.split(".")[2]:
             raise BadRowsError("its bytes are not those that were written")
-        table, attributes = rows_of(content)
-        lengths = frozenset(map(int, attributes["lengths"]))
-        return cls(path, lengths, table, _checked_source(attributes["provenance"]))
-
-
-def _checked_source(stored_source: Any) -> dict[str, Any]:
-    """What a file says its numbers come from, as `Provenance` has it. Raises TypeError or KeyError for anything else."""
-    kinds = {
-        "model": dict,
-        "versions": dict,
-        "parameters": dict,
-        "edits": list,
-        "time": str,
-        **dict.fromkeys(MADE_BY, str),
-    }
-    source = {**dict.fromkeys(MADE_BY, ""), **stored_source}
-    for name, kind in kinds.items():
-        if not isinstance(source[name], kind):
-            raise TypeError(f"{name}: expected a {kind.__name__}, found a {type(source[name]).__name__}")
-    json.dumps(source, ensure_ascii=False, allow_nan=False).encode()  # half of a character, or NaN, can be in no report
-    return source
-
-
-def file_hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def rows_of(content: bytes) -> tuple[Any, dict[str, Any]]:
-    """The rows of a cell's file, and what was kept beside them.
-
-    Raises `BadRowsError` for an infinite number where none can be, and what is in
-    `UNREADABLE` for bytes that are no such table: with text that is no UTF-8, a column twice, of no plain type, of our own, or
-    as an index.
-    """
-    file = parquet.ParquetFile(pa.BufferReader(content))
-    schema = file.schema_arrow
-    plain = all(any(is_one(field.type) for is_one in _PLAIN) for field in schema)
-    if not plain or len({PLACE, *MADE_BY, *schema.names}) < 3 + len(schema):
-        raise ValueError("a column twice, of no plain type, or that is ours to add")
-    table = file.read(use_threads=False)
-    table.validate(full=True)
-    table.schema.field("length")
-    for name in set(_FINITE) & set(table.column_names):
-        for row, value in enumerate(table.column(name).to_pylist()):
-            if isinstance(value, float) and math.isinf(value):
-                raise BadRowsError(f"row {row}: expected {name} to be a finite number or missing, found {value}")
-    if json.loads(table.schema.metadata[b"pandas"])["index_columns"]:
-        raise ValueError("a column that pandas would read as the index")
-    metadata = table.schema.metadata
-    return table.replace_schema_metadata({b"pandas": metadata[b"pandas"]}), json.loads(metadata[b"PANDAS_ATTRS"])[
-        "ostools"
-    ]
+        table = parquet.read_table(pa.BufferReader(content), use_threads=False)
+        attributes = json.loads(table.schema.metadata[b"PANDAS_ATTRS"])["ostools"]
+        source = {**dict.fromkeys(MADE_BY, ""), **attributes["provenance"]}
+        table = table.replace_schema_metadata({b"pandas": table.schema.metadata[b"pandas"]})
+        return cls(path, frozenset(attributes["lengths"]), table, source)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,24 +131,58 @@ def read(directory: str | Path, *, say: Callable[[str], None] = lambda text: Non
         loaded = list(
             threads.map(lambda keyed_cell: [_load(path) for path in files.get(keyed_cell.base, ())], keyed_cells)
         )
-    tables, cells = _Tables(_schemas(keyed_cells, loaded)), []
+    parts, cells = defaultdict(list), []
     for place, (keyed_cell, loaded_files) in enumerate(zip(keyed_cells, loaded, strict=True)):
+        cell = keyed_cell.cell
         lengths: set[int] = set()
         sources = []
         for file in loaded_files:
-            if isinstance(file, str) or not tables.add(keyed_cell, place, file, lengths):
-                say(file if isinstance(file, str) else _left_out(file.path, ValueError()))
-            else:
-                lengths |= file.lengths
-                sources.append(file.source)
-        planned_lengths = keyed_cell.cell.lengths
+            if isinstance(file, str):
+                say(file)
+                continue
+            new_lengths = (file.lengths & set(cell.lengths)) - lengths
+            parts[cell.measurement].append(_rows_at(file, new_lengths, place))
+            lengths |= file.lengths
+            sources.append(file.source)
         # A failure counts for what no file has.
-        failed = [
-            record for record in failures[keyed_cell.base] if (set(planned_lengths) - lengths) & set(record.lengths)
-        ]
-        measured = tuple(length for length in planned_lengths if length in lengths)
+        failed = [record for record in failures[keyed_cell.base] if (set(cell.lengths) - lengths) & set(record.lengths)]
+        measured = tuple(length for length in cell.lengths if length in lengths)
         cells.append(AskedCell(keyed_cell, measured, tuple(failed), tuple(sources)))
-    return Reading(store.directory, tuple(cells), tables.joined(keyed_cells))
+    tables = {name: _joined(part, keyed_cells) for name, part in parts.items()}
+    return Reading(store.directory, tuple(cells), tables)
+
+
+def _rows_at(file: CellFile, lengths: frozenset[int], place: int) -> Any:
+    """Return a file's rows of these lengths, with what they were measured with and their cell's
+    place."""
+    is_wanted = np.isin(file.table.column("length").to_numpy(), list(lengths))
+    rows = file.table if is_wanted.all() else file.table.filter(is_wanted)
+    for name in MADE_BY:
+        hashes = pa.repeat(pa.scalar(file.source[name], pa.string()), len(rows))
+        rows = rows.append_column(name, hashes)
+    return rows.append_column(PLACE, pa.array(np.full(len(rows), place)))
+
+
+def _joined(parts: Sequence[Any], keyed_cells: Sequence[KeyedCell]) -> Frame:
+    """Return the rows of many files as one table, in the order of the cells and of their lengths,
+    under the names by which they were asked.
+
+    Joined by pyarrow: thousands of small tables are slow to join in pandas. A column that a file
+    lacks is missing there; of whole and other numbers in one column all become other ones.
+    """
+    # Of most files: one whose column is empty tells pandas of no type.
+    pandas_metadata = Counter(part.schema.metadata[b"pandas"] for part in parts).most_common(1)
+    try:
+        joined = pa.concat_tables(parts, promote_options="permissive")
+    except pa.ArrowException as error:  # such as words in one file and numbers in another
+        raise InputError(f"expected files of one measurement with columns alike: {error}") from error
+    table: Any = joined.replace_schema_metadata({b"pandas": pandas_metadata[0][0]}).to_pandas()
+    table = table.sort_values(by=[PLACE, "length"], kind="stable", ignore_index=True)
+    cells = [{**keyed_cell.cell.columns, "options": keyed_cell.cell.options} for keyed_cell in keyed_cells]
+    columns = pd.DataFrame(cells).iloc[table[PLACE].to_numpy()].reset_index(drop=True)
+    made_by = table[list(MADE_BY)].astype("str")
+    rows = table.drop(columns=[name for name in (*columns, *MADE_BY) if name in table])
+    return pd.concat([columns, made_by, rows], axis="columns")
 
 
 def require_sweep(directory: str | Path) -> Path:
@@ -171,81 +204,3 @@ def _load(path: Path) -> CellFile | str:
 
 def _left_out(path: Path, error: Exception) -> str:
     return f"{path}: {why_broken(error)}; it is left out"
-
-
-def _schemas(keyed_cells: Iterable[KeyedCell], loaded: Iterable[Iterable[CellFile | str]]) -> dict[str, Any]:
-    """The columns of each measurement's table: those of most of its files, and of every other whose types go with them."""
-    counts: dict[str, Counter[Any]] = defaultdict(Counter)
-    for keyed_cell, files in zip(keyed_cells, loaded, strict=True):
-        counts[keyed_cell.cell.measurement].update(file.table.schema for file in files if isinstance(file, CellFile))
-    joined: dict[str, Any] = {}
-    for kind, schemas in counts.items():
-        for schema, _ in schemas.most_common():
-            with suppress(pa.ArrowException):
-                joined[kind] = pa.unify_schemas([joined.get(kind, schema), schema], promote_options="permissive")
-    return joined
-
-
-def _in_pandas(table: Any) -> Frame:
-    """The table with the types that its files tell pandas of; without them where its values are not of these types."""
-    try:
-        return table.to_pandas()
-    except UNREADABLE:
-        return table.to_pandas(ignore_metadata=True)
-
-
-class _Tables:
-    """The rows of many files, put together a measurement at a time: thousands of small tables are slow to join in pandas."""
-
-    def __init__(self, schemas: Mapping[str, Any]) -> None:
-        self.parts: dict[str, list[Any]] = defaultdict(list)
-        self.schemas = schemas
-        self.known: set[bytes] = set()  # what files tell pandas of their columns, tried once each
-
-    def add(self, keyed_cell: KeyedCell, place: int, file: CellFile, have: set[int]) -> bool:
-        """Keep a file's rows of the lengths that were asked of the cell at `place` and are not there; whether they fit."""
-        kind, table = keyed_cell.cell.measurement, file.table
-        schema = self.schemas[kind]
-        try:
-            if (pandas_metadata := table.schema.metadata[b"pandas"]) not in self.known:
-                if table.slice(0, 0).to_pandas().columns.tolist() != table.column_names:
-                    return False  # it tells of an index
-                self.known.add(pandas_metadata)
-            if not table.schema.equals(schema):
-                table = pa.concat_tables([schema.empty_table(), table], promote_options="permissive")
-            if not table.schema.equals(schema):
-                return False
-            is_wanted = np.isin(
-                table.column("length").to_numpy(), list((file.lengths & set(keyed_cell.cell.lengths)) - have)
-            )
-        except UNREADABLE:
-            return False
-        rows = table if is_wanted.all() else table.filter(is_wanted)
-        for name in MADE_BY:
-            rows = rows.append_column(name, pa.repeat(pa.scalar(file.source[name], pa.string()), len(rows)))
-        self.parts[kind].append(rows.append_column(PLACE, pa.array(np.full(len(rows), place))))
-        return True
-
-    def joined(self, keyed_cells: list[KeyedCell]) -> dict[str, Frame]:
-        """The rows by measurement, in the order of the cells and of their lengths, under the names that they were asked by."""
-        columns, table_by_kind = (
-            pd.DataFrame(
-                [{**keyed_cell.cell.columns, "options": keyed_cell.cell.options} for keyed_cell in keyed_cells]
-            ),
-            {},
-        )
-        for kind, parts in self.parts.items():
-            table: Any = _in_pandas(pa.concat_tables(parts).replace_schema_metadata(self.schemas[kind].metadata))
-            table = table.sort_values(by=[PLACE, "length"], kind="stable", ignore_index=True)
-            places = table[PLACE].to_numpy()
-            for index, name in enumerate(columns):
-                values = columns[name].array.take(places)
-                if name in table:
-                    table[name] = values
-                else:
-                    table.insert(index, name, values)
-            for index, name in enumerate(MADE_BY, len(columns.columns)):
-                table.insert(index, name, table.pop(name).astype("str"))
-            table.attrs = {}
-            table_by_kind[kind] = table
-        return table_by_kind

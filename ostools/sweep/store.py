@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 
 from ostools.ground.errors import InputError
 from ostools.ground.files import TABLE_LIMIT, read_bytes
@@ -33,6 +34,7 @@ _BASE = re.compile(r"[0-9a-f]{16}")
 _FAILED = re.compile(r"[0-9a-f]{16}\.[0-9a-f]{8}\.json")
 _HALF = re.compile(r"\.([0-9a-f]{16}\.[0-9a-f]{8}|sweep\.json)\..*")
 """What a killed run leaves half written: the temporary names of `write_atomically`."""
+_CELL_VALUES = TypeAdapter(Cell)
 _FORM = 1
 """The form of the manifest. This code cannot know what a later form means."""
 
@@ -260,15 +262,7 @@ def disk_errors(path: Path, what: str) -> Iterator[None]:
 
 
 def _keyed_cell(row: dict[str, Any]) -> KeyedCell:
-    """A cell as the manifest holds it. Raises what is in `UNREADABLE` for anything else."""
-    values, base = row["cell"], row["base"]
-    words = {name: values[name] for name in ("model", "task", "dtype", "mitigation", "measurement", "options")}
-    if not all(isinstance(word, str) for word in words.values()) or not isinstance(values["lengths"], list):
-        raise TypeError("words and a list of lengths")
-    cell = Cell(**words, seed=int(values["seed"]), lengths=tuple(map(int, values["lengths"])))
-    options = json.loads(cell.options)
-    json.dumps([words, options], ensure_ascii=False, allow_nan=False).encode()  # no half of a character, no NaN
-    is_sound = _BASE.fullmatch(base) and isinstance(options, dict) and cell.lengths
-    if not is_sound or not 0 <= cell.seed < 2**31 or not all(0 <= length < 2**31 for length in cell.lengths):
-        raise ValueError("a key, options, a seed and at least one length")
-    return KeyedCell(cell, base)
+    """Return a cell as the manifest holds it. Raises what is in `UNREADABLE` for anything else."""
+    if not _BASE.fullmatch(row["base"]):
+        raise ValueError("expected a key")
+    return KeyedCell(_CELL_VALUES.validate_python(row["cell"]), row["base"])

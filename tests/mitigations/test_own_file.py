@@ -100,7 +100,6 @@ WRONG = [
     ("mine.py:AskAgain:times=two", "expected times to be a whole number, found 'two'"),
     ("mine.py:hint", "needs words, text: write mine.py:hint:words=..."),
     ("raises.py:A", "cannot be loaded: ValueError: not today"),
-    ("exits.py:A", "cannot be loaded: SystemExit: 3"),
     ("broken.py:A", "cannot be loaded: SyntaxError"),
     ("inside.py:A", "'inside.py:A' of inside.py: ZeroDivisionError: division by zero"),
 ]
@@ -110,7 +109,6 @@ WRONG = [
 def wrong_files(mine: Path) -> None:
     for name, text in {
         "raises.py": "raise ValueError('not\\ntoday')",
-        "exits.py": "import sys; sys.exit(3)",
         "broken.py": "def (",
         "inside.py": "def A():\n    return 1 / 0",
     }.items():

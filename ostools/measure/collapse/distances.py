@@ -139,39 +139,82 @@ def pair_columns(
     keep_freed_memory()
     used = [run for tokens, other in compared for run in (tokens, other.same_weights, other.given_weights)]
     runs = {id(run): run for run in (*used, *exact_runs) if run is not None}
-    columns: list[list[SiteColumns]] = [[] for _ in compared]
+    tables: list[list[SiteColumns]] = [[] for _ in compared]
     curves: list[dict[str, VectorDistances]] = [{} for _ in exact_runs]
-    places, pairs = next(iter(runs.values())).places, len(first)
+    places = next(iter(runs.values())).places
     for site, layer in places:
-        # Whole columns from the first chunk on: small arrays kept chunk by chunk would hold the memory around them.
-        parts: list[dict[tuple[str, str], Columns]] = [{} for _ in compared]
         has_curve = site in VECTOR_SITES and layer == places[-1][1]
-        curve_columns = np.empty((len(exact_runs), 2, pairs if has_curve else 0))
-        start = 0
-        for vectors in zip(*(run.read(site, first, second, layer) for run in runs.values()), strict=True):
-            by_run = dict(zip(runs, vectors, strict=True))
-            place = slice(start, start + len(vectors[0][0]))
-            start = place.stop
-            if site == "logits":
-                _require_finite_logits(runs, by_run)
-            for part, (tokens, references) in zip(parts, compared, strict=True):
-                for names, more in _chunk_columns(site, by_run, tokens, references):
-                    if names not in part:
-                        part[names] = {name: np.empty(pairs, values.dtype) for name, values in more.items()}
-                    for name, values in more.items():
-                        part[names][name][place] = values
-            for row, run in zip(curve_columns, exact_runs if has_curve else (), strict=False):
-                v, v_star = by_run[id(run)]
-                sizes = distances.distance(v, v_star, "l2"), distances.vector_norm(v, "l2")
-                row[:, place] = torch.stack(sizes).cpu().numpy()
-        for table, part in zip(columns, parts, strict=True):
-            for (per, norm), values in part.items():
+        columns_by_run, sizes = _columns_at(
+            (site, layer), runs, compared, exact_runs if has_curve else (), (first, second)
+        )
+        for table, columns in zip(tables, columns_by_run, strict=True):
+            for (per, norm), values in columns.items():
                 table.append(({"site": site, "layer": layer, "per": per, "norm": norm}, values))
-        for curve, (distance, size) in zip(curves, curve_columns, strict=True):
-            if has_curve:
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    curve[site] = distance, distance / size
-    return columns, curves
+        for curve, (distance, size) in zip(curves, sizes, strict=False):  # no sizes: no curve here
+            with np.errstate(divide="ignore", invalid="ignore"):
+                curve[site] = distance, distance / size
+    return tables, curves
+
+
+def _columns_at(
+    place: tuple[str, int],
+    runs: Mapping[int, LastTokens],
+    compared: Sequence[tuple[LastTokens, References]],
+    curve_runs: Sequence[LastTokens],
+    pairs: tuple[Int[Tensor, " pair"], Int[Tensor, " pair"]],
+) -> tuple[list[dict[tuple[str, str], Columns]], Float[np.ndarray, "run two pair"]]:
+    """Return every compared run's columns at one site and layer, and of each of `curve_runs` the L2
+    distances and ||v||."""
+    count = len(pairs[0])
+    columns_by_run: list[dict[tuple[str, str], Columns]] = [{} for _ in compared]
+    sizes = np.empty((len(curve_runs), 2, count))
+    for rows, vectors in _read_together(runs, place, pairs):
+        for columns, (tokens, references) in zip(columns_by_run, compared, strict=True):
+            for reading, values in _chunk_columns(place[0], vectors, tokens, references):
+                _fill(columns, reading, rows, count, values)
+        for row, run in zip(sizes, curve_runs, strict=True):
+            v, v_star = vectors[id(run)]
+            norms = distances.distance(v, v_star, "l2"), distances.vector_norm(v, "l2")
+            row[:, rows] = torch.stack(norms).cpu().numpy()
+    return columns_by_run, sizes
+
+
+def _read_together(
+    runs: Mapping[int, LastTokens],
+    place: tuple[str, int],
+    pairs: tuple[Int[Tensor, " pair"], Int[Tensor, " pair"]],
+) -> Iterator[tuple[slice, dict[int, tuple[Tensor, Tensor]]]]:
+    """Yield, a chunk of pairs at a time, which rows they are and v and v* of every run.
+
+    Raises `RangeError` for logits that are not finite.
+    """
+    site, layer = place
+    start = 0
+    for vectors in zip(*(run.read(site, *pairs, layer) for run in runs.values()), strict=True):
+        vectors_by_run = dict(zip(runs, vectors, strict=True))
+        if site == "logits":
+            _require_finite_logits(runs, vectors_by_run)
+        rows = slice(start, start + len(vectors[0][0]))
+        yield rows, vectors_by_run
+        start = rows.stop
+
+
+def _fill(
+    columns: dict[tuple[str, str], Columns],
+    reading: tuple[str, str],
+    rows: slice,
+    count: int,
+    values: Columns,
+) -> None:
+    """Write a chunk's values of one reading (per, norm) into that reading's columns of `count` rows.
+
+    The columns are made whole at the first chunk: small arrays kept chunk by chunk would hold the
+    memory around them.
+    """
+    if reading not in columns:
+        columns[reading] = {name: np.empty(count, part.dtype) for name, part in values.items()}
+    for name, part in values.items():
+        columns[reading][name][rows] = part
 
 
 def _require_finite_logits(runs: Mapping[int, LastTokens], logits: Mapping[int, tuple[Tensor, Tensor]]) -> None:

@@ -214,7 +214,20 @@ class _Server:
             )
 
         body = self._answered(ask, self.timeout, how["model"]).content
-        seconds = time.perf_counter() - start
+        row = {"id": question.id, "seconds": time.perf_counter() - start, **self._parsed(body)}
+        try:
+            # As JSON: what the file could not hold is found now (half of a surrogate pair).
+            return AnswerRow.model_validate_json(json.dumps(how | row))
+        except ValidationError as error:
+            raise InputError(
+                f"{self.endpoint}: the answer to {question.id!r} was not stored: {in_one_line(error)}"
+            ) from None
+
+    def _parsed(self, body: bytes) -> dict[str, Any]:
+        """Return text, finish_reason, prompt_tokens and served of a chat completion.
+
+        Raises `InputError` for a body that is none, and for one that holds the key.
+        """
         try:
             completion = json.loads(body)
             choice = completion["choices"][0]
@@ -232,21 +245,13 @@ class _Server:
             raise InputError(
                 f"{self.endpoint}: an answer holds the key in {KEY}: it was not stored; the key is not safe there"
             )
-        row = {
-            "id": question.id,
-            "text": None if reason == "content_filter" else text,
+        withheld = reason == "content_filter"
+        return {
+            "text": None if withheld else text,
             "finish_reason": reason,
             "prompt_tokens": tokens,
             "served": served,
-            "seconds": seconds,
         }
-        try:
-            # As JSON: what the file could not hold is found now (half of a surrogate pair).
-            return AnswerRow.model_validate_json(json.dumps(how | row))
-        except ValidationError as error:
-            raise InputError(
-                f"{self.endpoint}: the answer to {question.id!r} was not stored: {in_one_line(error)}"
-            ) from None
 
     def _answered(self, ask: Callable[[], Any], seconds: float, refused: str | None) -> Any:
         """Return the response of `ask` if it comes in time, else raise `InputError`.

@@ -54,6 +54,16 @@ def test_every_question_is_asked_once_at_temperature_0_and_its_answer_kept(tmp_p
     assert (parameters["temperature"], parameters["endpoint"], parameters["served"]) == (0.0, url, ["served-1"])
 
 
+@pytest.mark.parametrize("base", ["v1beta/openai", "v1beta/openai/"])
+def test_an_api_below_another_path_is_asked_there(tmp_path: Path, base: str) -> None:
+    """As Gemini's OpenAI-compatible one is."""
+    asked = questions(1)
+    with served(right(asked)) as (url, heard):
+        found = ask_endpoint(url.replace("v1", base), "gemini", asked, tmp_path / "a.jsonl")
+    assert [one["path"] for one in heard] == ["/v1beta/openai/chat/completions"]
+    assert found.name == "gemini"
+
+
 def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     asked, file = questions(1, 2, 3), tmp_path / "a.jsonl"
     lines = {one.text: one.line for one in asked}
