@@ -57,6 +57,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "opt": ("OPT", {}),
     "gptj": ("GPTJ", {"rotary_dim": 4}),
     "neo": ("GPTNeo", {"window_size": 5, "attention_types": _local}),
+    "starcoder2": ("Starcoder2", {"sliding_window": 5}),
     "mixtral": ("Mixtral", {"num_local_experts": 4}),
     "gpt-oss": (
         "GptOss",
@@ -102,7 +103,7 @@ _SPELLINGS: dict[str, dict[str, str | None]] = {
     "Mpt": _GPT
     | {"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
     | {"intermediate_size": None, "max_position_embeddings": "max_seq_len"},
-    **{key: {"head_dim": None} for key in ("Qwen2", "Phi3", "Phi", "Olmo2", "Olmo3", "Granite", "Olmoe")},
+    **{key: {"head_dim": None} for key in ("Qwen2", "Phi3", "Phi", "Olmo2", "Olmo3", "Granite", "Olmoe", "Starcoder2")},
 }
 """How a family's configuration spells a size; None: it has no such setting."""
 

@@ -314,6 +314,7 @@ FAMILIES: tuple[Family, ...] = (
         not_eager=ALWAYS_FLOAT32_SCORES,
         **_LAYER,
     ),
+    Family("starcoder2", "Starcoder2ForCausalLM", "StarCoder 2", windows="all layers", exact=False, **_LAYER),
     Family("gemma3n", "Gemma3nForConditionalGeneration", "Gemma 3n", refused=_GEMMA_3N),
     Family("gemma3n_text", "Gemma3nForCausalLM", "Gemma 3n, text alone", refused=_GEMMA_3N),
     Family(
