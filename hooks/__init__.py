@@ -14,13 +14,14 @@ import transformer_lens.model_bridge  # noqa: F401
 
 _transformers_logging.set_verbosity(_level)
 
+from ostools.ground.names import UPCAST_PARTS
 from ostools.hooks.capture import Record, capture, head_outputs
 from ostools.hooks.edit import ablate_edges, ablate_heads, mask_scores, replace_pattern, scale_scores
 from ostools.hooks.errors import HookError, RangeError
 from ostools.hooks.freeze import activation_of, activation_ratio, frozen, hold_first_pass
 from ostools.hooks.gates import Edge, Head, Sublayer, ablate_layers, gated
 from ostools.hooks.lock import clear, locked
-from ostools.hooks.precision import SIXTEEN_BITS, UPCAST_PARTS, exact_arithmetic, upcast
+from ostools.hooks.precision import SIXTEEN_BITS, exact_arithmetic, upcast
 from ostools.hooks.register import Edit, active_edits
 from ostools.hooks.rounding import rounded
 from ostools.hooks.sites import SITES, Norm, Site, available_sites, norms, residual_scale

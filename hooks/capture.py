@@ -14,7 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.hooks.errors import HookError, checked_arguments, nearest
+from ostools.ground.arguments import checked_arguments
+from ostools.ground.errors import nearest
+from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import SITES, points_of, residual_scale, site

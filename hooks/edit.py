@@ -15,8 +15,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.ground.errors import short_repr
 from ostools.hooks.capture import capture
-from ostools.hooks.errors import HookError, short_repr
+from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import HookBody, Order, attached, hidden, lowest, positions
 from ostools.hooks.sites import checked_heads, points

@@ -18,7 +18,8 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.hooks.errors import HookError, nearest
+from ostools.ground.errors import nearest
+from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import HookBody, Order, attached
 from ostools.hooks.sites import checked_heads, checked_layers, points

@@ -19,7 +19,8 @@ from weakref import WeakKeyDictionary
 
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.hooks.errors import HookError, checked_arguments
+from ostools.ground.arguments import checked_arguments
+from ostools.hooks.errors import HookError
 from ostools.hooks.register import remove_hooks
 
 Arguments = ParamSpec("Arguments")

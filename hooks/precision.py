@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.hooks.errors import HookError, nearest, short_repr
+from ostools.ground.errors import nearest, short_repr
+from ostools.ground.names import UPCAST_PARTS
+from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import (
     Edit,
@@ -42,9 +44,6 @@ from ostools.hooks.sites import (
     points,
     require_open,
 )
-
-UPCAST_PARTS = ("attention", "mlp", "norms", "residual", "unembedding")
-"""What can be computed in float32: see `upcast`."""
 
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 

@@ -23,7 +23,8 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 from transformers.utils import output_capturing
 
-from ostools.hooks.errors import HookError, checked_arguments
+from ostools.ground.arguments import checked_arguments
+from ostools.hooks.errors import HookError
 
 HookBody = Callable[[Tensor], Tensor | None]
 

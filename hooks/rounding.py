@@ -16,8 +16,9 @@ from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.ground.errors import nearest
 from ostools.hooks.capture import capture
-from ostools.hooks.errors import HookError, RangeError, nearest
+from ostools.hooks.errors import HookError, RangeError
 from ostools.hooks.lock import model_block
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.hooks.register import HookBody, Order, attached

@@ -30,7 +30,9 @@ from transformer_lens.model_bridge.generalized_components import (
     MoEBridge,
 )
 
-from ostools.hooks.errors import HookError, checked_arguments, is_whole, listed, nearest, short_repr
+from ostools.ground.arguments import checked_arguments
+from ostools.ground.errors import nearest, short_repr
+from ostools.hooks.errors import HookError, is_whole, listed
 
 
 @dataclass(frozen=True)

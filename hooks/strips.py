@@ -25,7 +25,8 @@ from transformer_lens.model_bridge.generalized_components import (
 )
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from ostools.hooks.errors import HookError, checked_arguments
+from ostools.ground.arguments import checked_arguments
+from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.precision import cast_mask
 from ostools.hooks.register import OwnForward, hidden, kinds, lowest, next_block, remove_hooks

@@ -15,16 +15,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from ostools.ground.errors import nearest
+from ostools.ground.names import UPCAST_PARTS
 from ostools.mitigations.base import Mitigation, MitigationError, require_whole
-from ostools.mitigations.registry import nearest
 
 if TYPE_CHECKING:  # torch and TransformerLens take seconds, and a name with its options needs none of them
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
     from transformer_lens.model_bridge import TransformerBridge
-
-PARTS = ("attention", "mlp", "norms", "residual", "unembedding")
-"""What can be computed in float32: those of `hooks.upcast`."""
 
 
 @dataclass(frozen=True)
@@ -216,18 +214,18 @@ class Upcast(Mitigation):
     Raises `MitigationError` for an unknown part and for an empty list; on a model, for what `hooks.upcast` refuses.
     """
 
-    parts: Sequence[str] = PARTS
+    parts: Sequence[str] = UPCAST_PARTS
 
     def __post_init__(self) -> None:
         if not isinstance(self.parts, str | Sequence):
-            raise MitigationError(f"Upcast: expected parts such as {PARTS[:2]}, found {self.parts!r:.60}")
+            raise MitigationError(f"Upcast: expected parts such as {UPCAST_PARTS[:2]}, found {self.parts!r:.60}")
         parts = (self.parts,) if isinstance(self.parts, str) else tuple(self.parts)
         for part in parts:
-            if part not in PARTS:
-                raise MitigationError(f"Upcast: unknown part {part!r}: {nearest(str(part), PARTS)}")
+            if part not in UPCAST_PARTS:
+                raise MitigationError(f"Upcast: unknown part {part!r}: {nearest(str(part), UPCAST_PARTS)}")
         if not parts:
-            raise MitigationError(f"Upcast: expected at least one part of {', '.join(PARTS)}, found none")
-        object.__setattr__(self, "parts", tuple(part for part in PARTS if part in parts))
+            raise MitigationError(f"Upcast: expected at least one part of {', '.join(UPCAST_PARTS)}, found none")
+        object.__setattr__(self, "parts", tuple(part for part in UPCAST_PARTS if part in parts))
 
     def hooks(self, model: TransformerBridge) -> AbstractContextManager[None]:
         from ostools import hooks

@@ -7,7 +7,6 @@ options are the fields of its dataclass, read by their types. The same grammar s
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import re
 import sys
@@ -19,6 +18,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
+from ostools.ground.errors import nearest
 from ostools.mitigations.own_file import file_spec, loaded_from
 
 Thing = TypeVar("Thing")
@@ -291,13 +291,3 @@ def _in_words(kind: Any) -> str:
 def _as_text(value: Any) -> str:
     """An option's value as `_read` takes it."""
     return "+".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-
-
-def nearest(name: str, known_names: tuple[str, ...]) -> str:
-    """The end of an error message: the nearest of the right names, then all of them.
-
-    As `hooks.errors.nearest`, without torch, which `hooks` imports: a mitigation by its name needs none.
-    """
-    near = difflib.get_close_matches(name, known_names, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return f"{hint}known are {', '.join(known_names)}"

@@ -25,7 +25,7 @@ from ostools.experiments.figures.counting import figure_3, figure_3_memory, figu
 from ostools.experiments.figures.figure5 import figure_5, figure_5_memory
 from ostools.experiments.figures.synthetic import figure_8, figure_9
 from ostools.experiments.study.verdicts import ABOUT
-from ostools.hooks.errors import full_signature
+from ostools.ground.arguments import full_signature
 from ostools.measure import attention, attention_difference, bounds, collapse, faithfulness, profile, sensitivity
 from ostools.measure.faithfulness.deletion import WAYS, faithfulness_memory
 from ostools.measure.jacobian.linearise import LINEARISATIONS

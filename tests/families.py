@@ -57,6 +57,9 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "opt": ("OPT", {}),
     "gptj": ("GPTJ", {"rotary_dim": 4}),
     "neo": ("GPTNeo", {"window_size": 5, "attention_types": _local}),
+    "starcoder2": ("Starcoder2", {"sliding_window": 5}),
+    "stablelm": ("StableLm", {"partial_rotary_factor": 0.5}),
+    "stablelm-parallel": ("StableLm", {"partial_rotary_factor": 0.5, "use_parallel_residual": True}),
     "mixtral": ("Mixtral", {"num_local_experts": 4}),
     "gpt-oss": (
         "GptOss",
@@ -73,6 +76,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon-alibi": ("Falcon", {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}),
     "falcon-40b": ("Falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
     "phi-qk-norm": ("Phi", {"qk_layernorm": True}),
+    "stablelm-qk-norm": ("StableLm", {"qk_layernorm": True}),
 }
 """The same of models that `load_model` refuses, because TransformerLens does not compute what Hugging Face computes."""
 
@@ -102,7 +106,10 @@ _SPELLINGS: dict[str, dict[str, str | None]] = {
     "Mpt": _GPT
     | {"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
     | {"intermediate_size": None, "max_position_embeddings": "max_seq_len"},
-    **{key: {"head_dim": None} for key in ("Qwen2", "Phi3", "Phi", "Olmo2", "Olmo3", "Granite", "Olmoe")},
+    **{
+        key: {"head_dim": None}
+        for key in ("Qwen2", "Phi3", "Phi", "Olmo2", "Olmo3", "Granite", "Olmoe", "Starcoder2", "StableLm")
+    },
 }
 """How a family's configuration spells a size; None: it has no such setting."""
 

@@ -18,7 +18,7 @@ warnings.filterwarnings("ignore")
 import numpy as np, ostools as ost, pandas as pd, torch
 from beartype.door import is_bearable
 from ostools import mitigations as m
-from ostools.hooks.errors import full_hints
+from ostools.ground.arguments import full_hints
 from ostools.mitigations import MitigationError
 from ostools import experiments as e, hooks, models, sweep as sweep_room, tasks
 from ostools.ground.errors import InputError

@@ -18,11 +18,11 @@ from ostools.cli import terminal
 from ostools.cli.commands import UNKNOWN, Command
 from ostools.cli.global_options import GLOBALS
 from ostools.cli.prompts import Prompts, Value
+from ostools.ground.arguments import full_signature
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import Free, available_memory, free_memory
 from ostools.ground.out_of_memory import is_out_of_memory, shorter_ways
 from ostools.ground.progress import FIRST_ESTIMATE, Clock, Progress, in_time, tell
-from ostools.hooks.errors import full_signature
 from ostools.measure.mitigated_prompts import acting_bytes, rewritten_text
 from ostools.measure.prompts import layers_up_to
 from ostools.measure.unloaded import Forecast, Unloaded

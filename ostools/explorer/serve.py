@@ -13,9 +13,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.explorer.recipe import Runs
 from ostools.explorer.views import Subject
+from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.names import is_loopback
-from ostools.hooks.errors import checked_arguments
 from ostools.models.describe import IN_WORDS
 
 if TYPE_CHECKING:

@@ -44,14 +44,16 @@ def unknown_name(what: str, name: object, known_names: Iterable[str]) -> InputEr
 
     `what` is the kind of thing in words ("variant"), `name` what the user wrote, `known_names` every right name.
     """
-    names = sorted(known_names)
-    return InputError(f"unknown {what} {short_repr(name)}: {did_you_mean(name, names)}known are {', '.join(names)}")
+    return InputError(f"unknown {what} {short_repr(name)}: {nearest(name, sorted(known_names))}")
+
+
+def nearest(name: object, known_names: Iterable[str]) -> str:
+    """The end of an error message: the nearest of the right names, then all of them, in the order that is given."""
+    names = list(known_names)
+    return f"{did_you_mean(name, names)}known are {', '.join(names)}"
 
 
 def did_you_mean(name: object, known_names: Sequence[str]) -> str:
-    """The nearest of the right names, as the question in an error message; empty where none is near.
-
-    `hooks` and `mitigations` stand alone, and have theirs.
-    """
+    """The nearest of the right names, as the question in an error message; empty where none is near."""
     near = difflib.get_close_matches(str(name), known_names, n=3, cutoff=0.4)
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""

@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 from ostools.ground.errors import InputError, short_repr, unknown_name
 
+UPCAST_PARTS = ("attention", "mlp", "norms", "residual", "unembedding")
+"""What `hooks.upcast` and the mitigation Upcast compute in float32."""
+
 METHOD_KINDS = {"exact": "measured", "sketch": "estimated", "estimate": "estimated"}
 """What a sensitivity's numbers are, by its column `method`."""
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
+from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.progress import cheaper_ways, outermost, watched
-from ostools.hooks.errors import checked_arguments
 from ostools.measure.prompts import encoded, one_of_several
 from ostools.models.describe import IN_WORDS, checked_once
 from ostools.models.precision.torch_state import default_torch_state

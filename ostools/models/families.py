@@ -129,6 +129,8 @@ _NEOX: dict[str, Any] = {
     "copied": True,
     "ignored": r"\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$",
 }
+_STABLE = Setting("qk_layernorm", False, False)
+_STABLE_LM: dict[str, Any] = {"norm": "layer", "positions": "rotary, part of a head"}
 _FALCON = Setting("new_decoder_architecture", False, False)
 
 _OLMO_ROTATION = "TransformerLens 4.3 rotates its queries and keys in float32, and leaves them so"
@@ -313,6 +315,29 @@ FAMILIES: tuple[Family, ...] = (
         exact=False,
         not_eager=ALWAYS_FLOAT32_SCORES,
         **_LAYER,
+    ),
+    Family("starcoder2", "Starcoder2ForCausalLM", "StarCoder 2", windows="all layers", exact=False, **_LAYER),
+    Family(
+        "stablelm",
+        "StableLmForCausalLM",
+        "StableLM",
+        when=(_STABLE, Setting("use_parallel_residual", False, False)),
+        **_STABLE_LM,
+    ),
+    Family(
+        "stablelm",
+        "StableLmForCausalLM",
+        "StableLM, parallel",
+        when=(_STABLE, Setting("use_parallel_residual", True, False)),
+        parallel=True,
+        **_STABLE_LM,
+    ),
+    Family(
+        "stablelm",
+        "StableLmForCausalLM",
+        "StableLM 2 12B",
+        when=(Setting("qk_layernorm", True, False),),
+        refused="TransformerLens 4.3 shows no norm of its queries and keys, one a head",
     ),
     Family("gemma3n", "Gemma3nForConditionalGeneration", "Gemma 3n", refused=_GEMMA_3N),
     Family("gemma3n_text", "Gemma3nForCausalLM", "Gemma 3n, text alone", refused=_GEMMA_3N),

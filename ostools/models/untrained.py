@@ -18,10 +18,10 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformers import PreTrainedModel
 from transformers.initialization import no_init_weights
 
+from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
 from ostools.ground.memory import available_memory
 from ostools.ground.whole_numbers import whole_number
-from ostools.hooks.errors import checked_arguments
 from ostools.hooks.sites import is_closed
 from ostools.models.describe import IN_WORDS, Metadata, Null, config_hash, describe, named_weights, remember
 from ostools.models.families import KNOWN_ARCHITECTURES, Family, family_of

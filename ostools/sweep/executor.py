@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.ground.arguments import full_signature
 from ostools.ground.errors import INTERRUPTS, InputError, InsufficientMemoryError, in_words
 from ostools.ground.memory import available_memory, free_memory
 from ostools.ground.out_of_memory import (
@@ -23,7 +24,6 @@ from ostools.ground.out_of_memory import (
     free_what_is_left,
     is_out_of_memory,
 )
-from ostools.hooks.errors import full_signature
 from ostools.measure.swept import Cell, Rows
 from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
 from ostools.models import load_model

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools.measure  # noqa: F401 -- its measurements put themselves into RECORDS
-from ostools.hooks.errors import full_hints
+from ostools.ground.arguments import full_hints
 from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.swept import Cell, Rows, Swept
 

@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.files import TABLE_LIMIT, checked_path, read_bytes
-from ostools.hooks.errors import checked_arguments
 from ostools.results import Frame
 from ostools.sweep.cell_file import MADE_BY, PLACE, UNREADABLE, CellFile, why_broken
 from ostools.sweep.cells import KeyedCell

@@ -7,9 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.progress import Progress, tell
-from ostools.hooks.errors import checked_arguments
 from ostools.measure.swept import Rows
 from ostools.measure.unloaded import Forecast
 from ostools.models.files.checkpoint import Checkpoint

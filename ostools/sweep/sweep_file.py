@@ -14,11 +14,11 @@ import yaml
 from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetPydanticSchema, ValidationError
 
 from ostools import mitigations, tasks
+from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.files import read_text
 from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import parse_lengths
-from ostools.hooks.errors import checked_arguments
 from ostools.measure.passes.precisions import PRECISIONS
 from ostools.mitigations.named import NONE
 from ostools.models.files.offload import NAMED_MAPS

@@ -14,8 +14,8 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
+from ostools.ground.arguments import checked_arguments
 from ostools.hooks import Edge, Head, HookError, Sublayer
-from ostools.hooks.errors import checked_arguments
 from tests.checkpoints import tiny_model
 from tests.generic_models import generic_model
 from tests.hooks.test_edit import REFERENCE, window

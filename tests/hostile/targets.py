@@ -281,7 +281,7 @@ def _directories(draw: st.DrawFn, ground: Ground) -> Any:
             changed = draw(_parquet(content) | spoiled_bytes(content))
             found[f"cells/{cell[1]}.{hashlib.sha256(changed).hexdigest()[:16]}.parquet"] = changed
         elif what == "kind":
-            found[name] = draw(st.sampled_from(KINDS))
+            found[name] = draw(st.sampled_from((*KINDS, "a pipe", "a link to /dev/zero")))
         elif what == "gone":
             found.pop(name, None)
         elif what == "added":

@@ -17,9 +17,9 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ostools import tasks
+from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.files import TABLE_LIMIT, read_text
-from ostools.hooks.errors import checked_arguments
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.judging import Grade, answer_columns
 from ostools.measure.answers.reading import UNANSWERED

@@ -22,11 +22,11 @@ from urllib.parse import urlsplit
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
+from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.names import is_loopback
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
-from ostools.hooks.errors import checked_arguments
 from ostools.measure.hosted.answer_file import (
     AnswerRow,
     Hosted,

@@ -19,8 +19,8 @@ from transformers.modeling_utils import local_torch_dtype
 from transformers.models.gptj.modeling_gptj import GPTJAttention, create_sinusoidal_positions
 
 from ostools import hooks
+from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
-from ostools.hooks.errors import checked_arguments
 from ostools.models.describe import IN_WORDS, metadata_of, refuse_processed, remember
 from ostools.models.families import family_of
 from ostools.models.lazy_cast import SMALL_WEIGHT, LazyCast
