@@ -5,12 +5,13 @@ A cell's key is a hash of everything that defines its numbers, so the same comma
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import itertools
 import json
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -38,6 +39,8 @@ _VERSIONS = (
     "scikit-learn",
     "statsmodels",
 )
+_TELLING = ("ostools/cli/", "ostools/explorer/", "ostools/reporting/")
+"""Rooms that decide no number."""
 _OWN_PACKAGES = {
     "ostools",
     *sys.stdlib_module_names,
@@ -211,6 +214,34 @@ _READ = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 @cache
 def code_version() -> str:
-    """Return a hash of the versions of this package, of what it computes with, and of Python."""
+    """The hash of what this package does, of the versions of what it computes with, and of Python.
+
+    What it does is the syntax of its modules without docstrings and comments: the version of a clone stays as it is while its
+    numbers change.
+    """
     versions = {name: version(name) for name in _VERSIONS}
-    return digest({"versions": versions, "python": platform.python_version()})
+    return digest({"syntax": _syntax_hashes(), "versions": versions, "python": platform.python_version()})
+
+
+def _syntax_hashes() -> Mapping[str, str]:
+    """Of each module that may decide a number: all but those that draw, tell and ask."""
+    home = Path(__file__).parents[1]
+    # `hooks` and `mitigations` are links in a clone, which rglob does not follow.
+    files = [file for room in (home, home / "hooks", home / "mitigations") for file in room.rglob("*.py")]
+    names = {file.relative_to(home.parent).as_posix(): file for file in sorted(files)}
+    return {name: syntax_hash(file.read_text("utf-8")) for name, file in names.items() if not name.startswith(_TELLING)}
+
+
+def syntax_hash(source: str) -> str:
+    """Hash of a module's syntax without its docstrings, comments and layout."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
+            del body[0]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
