@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from benchmarks import collapse, estimates, evaluate, goals, prompts, sensitivity, sweep
+from benchmarks import collapse, estimates, evaluate, goals, prompts, ratios, sensitivity, sweep
 
 
 def main() -> None:
@@ -17,6 +17,7 @@ def main() -> None:
     collapse.main()
     evaluate.main()
     sweep.main()
+    ratios.main()
     goals.main()
 
 

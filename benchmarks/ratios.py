@@ -81,7 +81,7 @@ def _row(
         "derivative": lambda: derivative(model, prompt),
         "base": plain if over is None else lambda: over(model, prompt),
     }
-    for run in contenders.values():  # the first run of each pays for imports
+    for run in contenders.values() if rounds > 1 else ():  # the first run of each pays for imports
         run()
     seconds = in_turn(contenders, rounds)
     ratio = seconds["derivative"] / seconds["base"]

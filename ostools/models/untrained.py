@@ -97,14 +97,15 @@ def _known_family(model: TransformerBridge) -> Family:
     return family
 
 
-def drawing_bytes(parameters: int, dtype: torch.dtype) -> int:
-    """Bytes of an untrained model while it is made, at most: its output layer lies beside the embedding until they are tied,
-    and what is not float32 is copied from weights that are."""
-    return parameters * (2 * dtype.itemsize + (0 if dtype == torch.float32 else torch.float32.itemsize))
+def drawing_bytes(parameters: int, element: int) -> int:
+    """Bytes of an untrained model with numbers of `element` bytes while it is made, at most: its output layer lies beside the
+    embedding until they are tied, and what is not float32 is copied from weights that are."""
+    float32 = torch.float32.itemsize
+    return parameters * (2 * element + (0 if element == float32 else float32))
 
 
 def _require_memory(parameters: int, like: Tensor) -> None:
-    needs = [(torch.device("cpu"), drawing_bytes(parameters, like.dtype))]
+    needs = [(torch.device("cpu"), drawing_bytes(parameters, like.element_size()))]
     if like.device.type == "cuda":
         needs.append((like.device, parameters * like.element_size()))
     for device, needed in needs:

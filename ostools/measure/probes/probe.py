@@ -43,14 +43,12 @@ from ostools.mitigations import Mitigation
 from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import token_texts
 from ostools.models.tokens import EncodingOptions
-from ostools.models.untrained import untrained_model
+from ostools.models.untrained import drawing_bytes, untrained_model
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 
-DRAWING = 12
-"""Bytes a weight while random ones are drawn: in float64, and again in float32."""
 TARGETS = ("number", "token")
 FLOAT32 = "float32"
 COLUMNS = {
@@ -299,7 +297,7 @@ def probes_bytes(
     base_bytes = batch + 8 * prompts * (places * shape.d_model + 2 * shape.d_vocab)
     if not random:
         return base_bytes
-    return max(base_bytes + shape.element * shape.parameters, DRAWING * shape.parameters)
+    return max(base_bytes + shape.element * shape.parameters, drawing_bytes(shape.parameters, shape.element))
 
 
 def probe_memory(

@@ -14,8 +14,8 @@ from ostools.measure.attention.attention import attention, patterns_memory
 from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.bounds.variants import undescribed
 from ostools.measure.jacobian.memory import sensitivity_memory
-from ostools.measure.probes.probe import DRAWING
 from ostools.measure.unloaded import Unloaded
+from ostools.models.untrained import drawing_bytes
 from ostools.reporting.charts.heads_view import interactive_view
 from ostools.reporting.findings import sensitivity as findings
 from ostools.reporting.findings.effects import FALLS_BEHIND, contrast_words, position_headline
@@ -259,7 +259,8 @@ def _position_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
     """Of the longest passage, beside the untrained model where there is one."""
     options: dict[str, Any] = {"method": "sketch", "cotangents": plan.extent.cotangents}
     alone = sensitivity_memory(model, PASSAGE_TOKENS + 2, linearisations="full", **options)
-    yield plan.beside_untrained(model, alone, max(alone + model.copy_bytes, DRAWING * model.shape.parameters))
+    drawing = drawing_bytes(model.shape.parameters, model.shape.element)
+    yield plan.beside_untrained(model, alone, max(alone + model.copy_bytes, drawing))
 
 
 def _position_verdict(measured: Measurements) -> StripField:
