@@ -238,30 +238,32 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
     not known, so code that computes from formulas has to refuse it. So has one that torch calls for every module
     (`register_module_forward_hook`).
     """
-    edits = (
-        [Edit("foreign", "every module", 0)] if any(getattr(torch_module, name) for name in _OF_EVERY_MODULE) else []
-    )
-    for name, module in model.named_modules():
-        hooked = (
-            module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-        )
-        if not hooked and not (isinstance(module, HookPoint) and module.fwd_hooks):
-            continue
-        own_handle_ids: set[int] = set()
-        if isinstance(module, HookPoint):
-            name = module.name or name  # as the table of sites writes it, not as modules happen to nest
-            for handle in module.fwd_hooks:
-                hook = handle.user_hook
-                if isinstance(hook, _AttachedHook):
-                    own_handle_ids.add(handle.hook.id)
-                    if hook.kind is not None:
-                        edits.append(Edit(hook.kind, name, hook.block))
-        foreign_hooks = [function for key, function in _torch_hooks(module) if key not in own_handle_ids]
-        own_edits = dict.fromkeys(function.edit for function in foreign_hooks if isinstance(function, ModuleHook))
-        edits.extend(edit for edit in own_edits if edit is not None)
-        if any(not (isinstance(function, ModuleHook) or _libraries_own(function)) for function in foreign_hooks):
-            edits.append(Edit("foreign", name, 0))
+    edits = [edit for name, module in model.named_modules() if _is_hooked(module) for edit in _edits_at(name, module)]
+    if any(getattr(torch_module, name) for name in _OF_EVERY_MODULE):
+        edits.insert(0, Edit("foreign", "every module", 0))
     return tuple(edits)
+
+
+def _is_hooked(module: torch.nn.Module) -> bool:
+    return any(_registries(module)) or (isinstance(module, HookPoint) and bool(module.fwd_hooks))
+
+
+def _edits_at(name: str, module: torch.nn.Module) -> Iterator[Edit]:
+    """The edits at one module: at its hook point, then those of its torch hooks, then one for all that are foreign."""
+    own_handle_ids: set[int] = set()
+    if isinstance(module, HookPoint):
+        name = module.name or name  # as the table of sites writes it, not as modules happen to nest
+        for handle in module.fwd_hooks:
+            hook = handle.user_hook
+            if isinstance(hook, _AttachedHook):
+                own_handle_ids.add(handle.hook.id)
+                if hook.kind is not None:
+                    yield Edit(hook.kind, name, hook.block)
+    torch_hooks = [function for key, function in _torch_hooks(module) if key not in own_handle_ids]
+    module_edits = dict.fromkeys(function.edit for function in torch_hooks if isinstance(function, ModuleHook))
+    yield from (edit for edit in module_edits if edit is not None)
+    if any(not (isinstance(function, ModuleHook) or _libraries_own(function)) for function in torch_hooks):
+        yield Edit("foreign", name, 0)
 
 
 def _torch_hooks(module: torch.nn.Module) -> Iterator[tuple[int, Callable[..., object]]]:

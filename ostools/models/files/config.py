@@ -111,24 +111,10 @@ def family_of_settings(config: Mapping[str, Any], where: str, generic: bool = Fa
 
     A model that no record describes, or any if `generic`, has a record that says so (`Family.generic`).
     """
-    kind = config.get("model_type")
-    text = config.get("text_config")
-    for settings in (config, text if isinstance(text, dict) else {}):
-        for flag in ("is_encoder_decoder", "use_bidirectional_attention", "add_cross_attention"):
-            if settings.get(flag):
-                raise InputError(
-                    f"expected a decoder-only model with causal attention, found {flag} = {settings[flag]!r} in "
-                    f"{where}: the theory does not cover it; use one of {KNOWN_ARCHITECTURES}"
-                )
+    _require_causal(config, where)
     family = family_of_config(config)
-    candidates = [family for family in FAMILIES if family.model_type == kind]
-    if family is None and candidates:  # transformers may not read the setting that differs
-        settings = {setting.name: setting.read(config) for family in candidates for setting in family.when}
-        description = f"model_type {kind!r}" + "".join(f", {name} {value!r}" for name, value in settings.items())
-        raise InputError(
-            f"expected a model of a known family ({KNOWN_ARCHITECTURES}), found {description} in {where}: its hooks have not "
-            "been held against Hugging Face's own model"
-        )
+    if family is None:
+        _require_no_record(config, where)
     refused = "" if family is None else family.refused or ""
     # What transformers itself computes wrongly stays refused; of the rest a proof decides, where it is asked for.
     if family is None or family.generic_instead or (generic and not refused.startswith("transformers")):
@@ -141,10 +127,36 @@ def family_of_settings(config: Mapping[str, Any], where: str, generic: bool = Fa
     architectures = config.get("architectures")
     if architectures and architectures != [family.architecture]:
         raise InputError(
-            f"expected architecture {family.architecture} for model_type {kind!r}, found {architectures} in "
-            f"{where}: load the language model, not another head on it"
+            f"expected architecture {family.architecture} for model_type {family.model_type!r}, found "
+            f"{architectures} in {where}: load the language model, not another head on it"
         )
     return family
+
+
+def _require_causal(config: Mapping[str, Any], where: str) -> None:
+    """Refuse a model in which a token sees later ones: no statement of the theory is about it."""
+    text = config.get("text_config")
+    for settings in (config, text if isinstance(text, dict) else {}):
+        for flag in ("is_encoder_decoder", "use_bidirectional_attention", "add_cross_attention"):
+            if settings.get(flag):
+                raise InputError(
+                    f"expected a decoder-only model with causal attention, found {flag} = {settings[flag]!r} "
+                    f"in {where}: the theory does not cover it; use one of {KNOWN_ARCHITECTURES}"
+                )
+
+
+def _require_no_record(config: Mapping[str, Any], where: str) -> None:
+    """Refuse settings that no record of their `model_type` describes: transformers may not read the one that differs."""
+    kind = config.get("model_type")
+    candidates = [family for family in FAMILIES if family.model_type == kind]
+    if not candidates:
+        return
+    settings = {setting.name: setting.read(config) for family in candidates for setting in family.when}
+    description = f"model_type {kind!r}" + "".join(f", {name} {value!r}" for name, value in settings.items())
+    raise InputError(
+        f"expected a model of a known family ({KNOWN_ARCHITECTURES}), found {description} in {where}: its "
+        "hooks have not been held against Hugging Face's own model"
+    )
 
 
 def _generic_family(config: Mapping[str, Any], where: str) -> Family:

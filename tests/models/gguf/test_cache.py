@@ -147,12 +147,6 @@ def test_a_full_disk_is_said_in_one_line(file: Path, cache: Path) -> None:
     assert _folders(cache) == []
 
 
-def test_what_is_known_not_to_fit_is_not_begun(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf_cache.shutil, "disk_usage", lambda _: gguf_cache.shutil._ntuple_diskusage(1, 1, 0))
-    with pytest.raises(InputError, match=r"GiB free in .* for tiny.gguf in bfloat16, found 0.0 GiB: free some, or set"):
-        load_model(file, dtype="bfloat16")
-
-
 def test_what_a_killed_conversion_left_goes_at_the_next_load(file: Path, cache: Path) -> None:
     """Of a model that is in the cache too; not while another process converts, whose folder it may be."""
     folder = converted(file).directory

@@ -10,7 +10,7 @@ import math
 import os
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -103,36 +103,15 @@ def read_header(file: Path) -> GgufHeader:
     Raises `InputError` for what is no GGUF file, is truncated, or says of itself what cannot be.
     """
     require_reader()
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
     size = file.stat().st_size
     with file.open("rb") as stream:
-        start = stream.read(64)
-        if start.startswith(b"version https://git-lfs"):
-            raise InputError(f"expected weights in {file}, found a Git LFS pointer: run `git lfs pull`")
-        if not start.startswith(MAGIC) or size < 24:
-            raise InputError(
-                f"expected a GGUF file, found {file} without GGUF's first bytes ({size} bytes): fetch it again"
-            )
-        version, tensor_count, setting_count = struct.unpack_from("<IQQ", start, 4)
-        if version not in _VERSIONS:
-            raise InputError(
-                f"expected GGUF of version 2 or 3 (little-endian), found version {version} in {file}: fetch a newer file"
-            )
-        stream.seek(24)
+        tensor_count, setting_count = _counts(stream.read(24), file, size)
         try:
             settings = dict(_setting(stream) for _ in range(setting_count))
             table = [_tensor(stream) for _ in range(tensor_count)]
             alignment = int(settings.get("general.alignment", 32))
             data = -(-stream.tell() // alignment) * alignment
-            kinds: Counter[str] = Counter()
-            for name, shape, kind, offset in table:
-                block, stored = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-                if (shape[-1] if shape else 1) % block:
-                    raise _broken(file, size, f"{name} of shape {shape}, whose rows are no whole blocks of {block}")
-                if data + offset + math.prod(shape) // block * stored > size:
-                    raise _broken(file, size, f"{name} of shape {shape} beyond its end")
-                kinds[GGMLQuantizationType(kind).name] += math.prod(shape)
+            kinds, places = _kinds_and_places(table, data, file, size)
             architecture = str(settings["general.architecture"])
         except InputError:
             raise
@@ -141,8 +120,43 @@ def read_header(file: Path) -> GgufHeader:
     shapes = {name: shape for name, shape, _, _ in table}
     if not shapes or len(shapes) < len(table):
         raise _broken(file, size, "no tensors" if not shapes else "a tensor twice")
-    places = {name: data + offset for name, _, kind, offset in table if kind == GGMLQuantizationType.F32}
     return GgufHeader(file, architecture, settings, shapes, places, _quantisation(settings, kinds), kinds)
+
+
+def _counts(start: bytes, file: Path, size: int) -> tuple[int, int]:
+    """Numbers of tensors and of settings, by the first bytes of a file."""
+    if not start.startswith(MAGIC) or len(start) < 24:
+        raise InputError(
+            f"expected a GGUF file, found {file} without GGUF's first bytes ({size} bytes): fetch it again (of a Git LFS "
+            "pointer: `git lfs pull`)"
+        )
+    version, tensor_count, setting_count = struct.unpack_from("<IQQ", start, 4)
+    if version not in _VERSIONS:
+        raise InputError(
+            f"expected GGUF of version 2 or 3 (little-endian), found version {version} in {file}: fetch a newer file"
+        )
+    return tensor_count, setting_count
+
+
+def _kinds_and_places(
+    table: Sequence[tuple[str, tuple[int, ...], int, int]], data: int, file: Path, size: int
+) -> tuple[Counter[str], dict[str, int]]:
+    """How many weights are stored in each type, and where each tensor in float32 begins; every tensor lies inside the file."""
+    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    kinds: Counter[str] = Counter()
+    places: dict[str, int] = {}
+    for name, shape, number, offset in table:
+        kind = GGMLQuantizationType(number)
+        block, stored = GGML_QUANT_SIZES[kind]
+        if (shape[-1] if shape else 1) % block:
+            raise _broken(file, size, f"{name} of shape {shape}, whose rows are no whole blocks of {block}")
+        if data + offset + math.prod(shape) // block * stored > size:
+            raise _broken(file, size, f"{name} of shape {shape} beyond its end")
+        kinds[kind.name] += math.prod(shape)
+        if kind == GGMLQuantizationType.F32:
+            places[name] = data + offset
+    return kinds, places
 
 
 def _numbers(stream: IO[bytes], code: str) -> tuple[Any, ...]:
