@@ -61,12 +61,12 @@ class ChainOfThought(Result):
     summary: pd.DataFrame
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.positions import chain_of_thought_chart
+        from ostools.reporting.charts.experiments.positions import chain_of_thought_chart
 
         return chain_of_thought_chart(self)
 
     def findings(self) -> list[str]:
-        from ostools.reporting.charts.positions import chain_of_thought_findings
+        from ostools.reporting.charts.experiments.positions import chain_of_thought_findings
 
         return chain_of_thought_findings(self)
 

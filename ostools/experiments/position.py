@@ -91,7 +91,7 @@ class PositionEffect(Result):
         return contrasts.loc[contrasts["source"] == MODEL, "shape"].iloc[0]
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.positions import position_chart
+        from ostools.reporting.charts.experiments.positions import position_chart
 
         return position_chart(self)
 

@@ -70,12 +70,12 @@ class Retrieval(Result):
     ends: pd.DataFrame
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.positions import retrieval_chart
+        from ostools.reporting.charts.experiments.positions import retrieval_chart
 
         return retrieval_chart(self)
 
     def findings(self) -> list[str]:
-        from ostools.reporting.charts.positions import retrieval_notes
+        from ostools.reporting.charts.experiments.positions import retrieval_notes
 
         return retrieval_notes(self)
 

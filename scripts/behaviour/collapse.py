@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import torch
 
-from ostools.experiments.wrong_answers import explain_errors
 from ostools.ground.errors import InputError
 from ostools.measure.collapse.verdicts import is_hidden
 from ostools.measure.position import ANSWER
 from ostools.measure.probes.scores import rows_of
+from ostools.measure.probes.wrong_answers import explain_errors
 from ostools.results import Frame
 from ostools.theory.statistics.intervals import bootstrap_mean, widened
 from ostools.theory.statistics.separation import separation

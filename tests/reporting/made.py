@@ -186,14 +186,16 @@ def made_failure_stage(
     same = {"mitigation": "none", "dtype": "bfloat16"}
     rows = pd.DataFrame(given, columns=pd.Index(["length", "correct"])).assign(seed=range(len(given)), **same)
     place = {"dtype": "bfloat16", "site": "y", "layer": 2, "test": SAME, "control": "none"}
-    probes = pd.DataFrame([place | {"accuracy": 0.5, "low": 0.4, "finding": DECODABLE}])
+    probes = pd.DataFrame([place | {"accuracy": 0.5, "low": 0.4, "high": 0.6, "finding": DECODABLE}])
     said = pd.DataFrame({"length": [], "seed": []}).assign(**place)
-    frame = pd.DataFrame([{"length": n, "indistinguishable": n in hidden} for n in answers]).assign(**same)
+    frame = pd.DataFrame([{"length": n, "indistinguishable": n in hidden} for n in answers])
+    frame = frame.assign(verdict="not decided", reason="made", **same)
     frame["prompts"] = [0 if decoded is None else sum(each) for each in answers.values()]
     frame["decoded"] = float("nan") if decoded is None else decoded / frame["prompts"]
     parameters = {"task": "count-ones-bernoulli", "dtypes": ["bfloat16"], "lengths": list(answers), "read_at": READ_AT}
     provenance = replace(PROVENANCE, parameters=parameters)
-    return FailureStage(frame, provenance, rows, Decodability(probes, PROVENANCE, said, pd.DataFrame()))
+    steps = pd.DataFrame([{"dtype": "bfloat16", "test": SAME, "step": 0.0, "low": -0.1, "high": 0.1}])
+    return FailureStage(frame, provenance, rows, Decodability(probes, PROVENANCE, said, steps))
 
 
 def tables_of(chart: Any) -> list[dict[str, list[Any]]]:

@@ -112,14 +112,14 @@ class Ablation(Result):
         return pd.concat(tables, ignore_index=True)
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.components import ablation_chart
+        from ostools.reporting.charts.experiments.ablation import ablation_chart
 
         return ablation_chart(self)
 
     def findings(self) -> list[str]:
-        from ostools.reporting.findings.effects import ablation_findings, beliefs
+        from ostools.reporting.findings.effects import ablation_findings
 
-        return [*beliefs(self), *ablation_findings(self)]
+        return ablation_findings(self)
 
 
 GREATEST = 3

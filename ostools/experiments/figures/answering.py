@@ -212,7 +212,7 @@ class Figure2(Result):
     def findings(self) -> list[str]:
         from ostools.reporting.charts.experiments.figures import figure_2_findings
 
-        return [*figure_2_findings(self), *self.deviations]
+        return [" ".join(figure_2_findings(self)), *self.deviations[:4]]
 
 
 @measurement()

@@ -82,7 +82,7 @@ class Figure3(Result):
     def findings(self) -> list[str]:
         from ostools.reporting.charts.experiments.figures import figure_3_findings
 
-        return [*figure_3_findings(self), *self.deviations]
+        return [" ".join(figure_3_findings(self)), *self.deviations[:4]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class Figure4(Result):
     def findings(self) -> list[str]:
         from ostools.reporting.charts.experiments.figures import figure_4_findings
 
-        return [*figure_4_findings(self), *self.deviations]
+        return [" ".join(figure_4_findings(self)), *self.deviations[:4]]
 
 
 @measurement()

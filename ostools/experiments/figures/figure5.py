@@ -103,7 +103,7 @@ class Figure5(Result):
     def findings(self) -> list[str]:
         from ostools.reporting.charts.experiments.figure5 import figure_5_findings
 
-        return [*figure_5_findings(self), *self.deviations]
+        return [" ".join(figure_5_findings(self)), *self.deviations[:4]]
 
 
 def _reading_deviations(reading: Reading) -> list[str]:

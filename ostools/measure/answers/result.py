@@ -79,9 +79,9 @@ class Evaluation(Result):
         return evaluation_chart(self)
 
     def findings(self) -> list[str]:
-        from ostools.reporting.findings.answers import evaluation_findings, unread_texts
+        from ostools.reporting.findings.answers import evaluation_findings
 
-        return [*evaluation_findings(self), *unread_texts(self)]
+        return evaluation_findings(self)
 
 
 def summarise(frame: pd.DataFrame, random: bool, sampled: bool) -> pd.DataFrame:

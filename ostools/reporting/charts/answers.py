@@ -14,8 +14,7 @@ from ostools.measure.answers.paired import AnswerDifference
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.answers.values import digits_in
-from ostools.reporting.findings.answers import constant_answer, constant_words, difference_findings, evaluation_notes
-from ostools.reporting.findings.collapse import task_of
+from ostools.reporting.findings.answers import constant_answer, constant_words, evaluation_notes, task_of
 from ostools.reporting.forms import BAND, curve, log_rows, looks_by_name, rules
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Column, Frame, Row, frame_of
@@ -212,7 +211,7 @@ def difference_chart(result: AnswerDifference) -> Any:
     x, y = length_axis(rows["length"], _ITEMS), axes.share("right answers")
     marks = curve(rows, x, y, hue, bands=[BAND], points=28)
     task = theme.inert(str(result.provenance.parameters["task"]))
-    notes = [*difference_findings(result)[:1], "Bands: Wilson's 95% intervals by length, where something was drawn."]
+    notes = [*result.findings()[:1], "Bands: Wilson's 95% intervals by length, where something was drawn."]
     return draw.figure([[draw.panel(marks, _WIDTH, _HEIGHT)]], f"{task}: {sides[0]} and {sides[1]}", notes)
 
 

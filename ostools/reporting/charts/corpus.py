@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
@@ -11,11 +11,13 @@ from ostools.measure.bounds.bounds import PromptBounds
 from ostools.measure.jacobian.sensitivity import Sensitivities
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.reporting.charts.tokens import kind_legend
+from ostools.reporting.findings import MOST
 from ostools.reporting.forms import BAND, bars, curve, log_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
-from ostools.sweep import CorpusCollapse
-from ostools.sweep.corpus.result import Corpus
+
+if TYPE_CHECKING:
+    from ostools.sweep.corpus.result import Corpus, CorpusCollapse
 
 _MARKS = (
     "Line: mean over texts; dark shade: its 95% interval, of three texts and more; pale shade: 10th to 90th percentile; "
@@ -91,7 +93,7 @@ def corpus_findings(result: Corpus) -> list[str]:
     return [
         f"{length} tokens, {NO_SINK}: {by_kept[NO_SINK]}; {BETWEEN}: {by_kept[BETWEEN]}."
         for length, by_kept in verdicts.items()
-    ]
+    ][:MOST]
 
 
 def corpus_collapse_chart(result: CorpusCollapse) -> Any:
@@ -117,4 +119,4 @@ def corpus_collapse_findings(result: CorpusCollapse) -> list[str]:
         f"{row['hidden_high']:.0%}] of {row['texts']} texts; mean distance at y {row['mean']:.3g}, noise "
         f"{row['pair_noise']:.2g}."
         for row in frame_of(result).to_dict("records")
-    ]
+    ][:MOST]

@@ -24,7 +24,6 @@ from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison
 from ostools.measure.profiles.untrained import TRAINED, UntrainedBaselines
 from ostools.measure.prompts import named_by
-from ostools.reporting.findings.profiles import attribution_findings, change_findings, untrained_findings
 from ostools.reporting.forms import SQUARE, log_rows, profile, token_bars, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.reporting.style.prompt import template_note, template_positions
@@ -162,7 +161,7 @@ def change_chart(result: Change) -> Any:
     return draw.figure(
         panels,
         "How much each token's sensitivity changed",
-        [*change_findings(result), "Above the line at 1 the second is larger."],
+        [*result.findings(), "Above the line at 1 the second is larger."],
         between=18,
     )
 
@@ -193,7 +192,7 @@ def baselines_chart(result: UntrainedBaselines) -> Any:
     hue = draw.hue("series", {SOURCES[source]: source for source in dict.fromkeys(table["source"])})
     panel = profile(rows, model_rows, y, hue, height=300, bands=[("low", "high", 0.25)])
     summary: Any = result.summary
-    notes = [f"Shade: range over {int(summary['seed'].nunique())} seeds.", *untrained_findings(result)]
+    notes = [f"Shade: range over {int(summary['seed'].nunique())} seeds.", *result.findings()]
     return draw.figure([[panel]], "Sensitivity before and after training", notes)
 
 
@@ -213,5 +212,5 @@ def attribution_chart(result: Attribution) -> Any:
     return draw.figure(
         [[panel]],
         f"What each token contributes to “{theme.short_word(str(parameters['token']))}”",
-        attribution_findings(result),
+        result.findings(),
     )

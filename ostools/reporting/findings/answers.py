@@ -8,17 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from ostools.experiments.study.study import Study
-from ostools.experiments.study.verdicts import (
-    at_limit,
-)
 from ostools.measure.answers.counting import Counting
 from ostools.measure.answers.paired import FIRST_BETTER, NO_DIFFERENCE, SECOND_BETTER, SMALL, AnswerDifference
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.result import NOT_SAMPLED, PROMPTS, Evaluation
 from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered
+from ostools.reporting.findings import MOST
 from ostools.reporting.style import theme
-from ostools.results import Frame, Row, frame_of
+from ostools.results import Frame, Result, Row, frame_of
 
 _ELICITED = {
     "chat": "in the chat template",
@@ -106,24 +103,31 @@ def unread_texts(result: Evaluation) -> list[str]:
 
 
 def evaluation_findings(result: Evaluation) -> list[str]:
-    """The notes for a terminal, after how many are right within the lengths of training and beyond.
+    """How many answers are right, the worst length, lengths of training and beyond, wrong numbers, and how it was asked."""
+    right, total = answer_counts(result)
+    task = theme.inert(task_of(result))
+    first = f"The model answers {right} of {total} prompts of {task} right."
+    if not result.read:
+        first = f"None of {total} texts holds an answer in the form that {task} asks for."
+    wrong_numbers = " ".join([*favourite_numbers(result), *heaping_sentences(result)])
+    asked = " ".join([*evaluation_notes(result), *unread_texts(result)])
+    sentences = [first, answers_sentence(result), _training_words(result), wrong_numbers, asked]
+    return [sentence for sentence in sentences if sentence]
 
-    Those are the task's: where a mitigation rewrote the text, of the task without it.
-    """
+
+def _training_words(result: Evaluation) -> str:
+    """How many are right within the lengths of training and beyond: the task's, of the text without a mitigation."""
     frame = frame_of(result)
     frame = frame[frame["correct"].notna()]
-    sentences = [_right(frame, "All lengths")]
     known_lengths = frame["within_training"].dropna()
-    if not known_lengths.empty and known_lengths.any() and not known_lengths.all():
-        within = frame["within_training"].fillna(False).astype(bool)
-        unmitigated = " of the task without the mitigation" if result.provenance.parameters["rewritten"] else ""
-        sentences += [
-            _right(frame[within], f"Within the lengths of training{unmitigated}"),
-            _right(frame[~within], "Beyond these lengths"),
-            f"Errors beyond say little about over-squashing, because such lengths{unmitigated or ' of this task'} were never "
-            "trained.",
-        ]
-    return [*sentences, *favourite_numbers(result), *heaping_sentences(result), *evaluation_notes(result)]
+    if known_lengths.empty or not known_lengths.any() or known_lengths.all():
+        return ""
+    within = frame["within_training"].fillna(False).astype(bool)
+    unmitigated = " of the task without the mitigation" if result.provenance.parameters["rewritten"] else ""
+    return (
+        f"{_right(frame[within], f'Within the lengths of training{unmitigated}')} {_right(frame[~within], 'Beyond')} Errors "
+        "beyond say little about over-squashing, because such lengths were never trained."
+    )
 
 
 def favourite_numbers(result: Evaluation) -> list[str]:
@@ -154,6 +158,11 @@ def heaping_sentences(result: Evaluation) -> list[str]:
 
 def _right(rows: Frame, where: str) -> str:
     return f"{where}: {int(rows['correct'].sum())} of {len(rows)} answers are right."
+
+
+def task_of(result: Result) -> str:
+    """The name of a result's task."""
+    return str(frame_of(result)["task"].iloc[0])
 
 
 def answer_counts(result: Evaluation) -> tuple[int, int]:
@@ -224,20 +233,19 @@ def difference_findings(result: AnswerDifference) -> list[str]:
 
 def counting_findings(result: Counting) -> list[str]:
     """A paragraph for each dtype on Corollary 6.2: predicted and measured; and how far training went."""
-    summary: Any = result.summary
     frame = frame_of(result)
     trained: Mapping[str, int] = result.provenance.model.get("trained_lengths") or {}
     end = trained.get(str(frame["task"].iloc[0]))
-    sentences = [f"{_predicted(row)} {_measured(row)}{_agreement(row)}" for _, row in summary.iterrows()]
-    sentences.append(
+    paragraphs = [f"{_predicted(row)} {_measured(row)}{_agreement(row)}" for _, row in result.summary.iterrows()]
+    scope = (
         "Predicted and measured are about the answer's first token, after the answer line is begun. The corollary is "
         "one-sided: it does not speak of errors at other counts, nor of errors in later tokens."
     )
-    if end is not None and int(frame["length"].max()) > end:
-        sentences.append(
-            f"The model was trained on this prompt up to n = {end}. Errors beyond say little about over-squashing."
-        )
-    return sentences
+    trained_words = (
+        f"The model was trained on this prompt up to n = {end}. Errors beyond say little about over-squashing."
+    )
+    is_beyond = end is not None and int(frame["length"].max()) > end
+    return [*paragraphs[: MOST - 2], scope, *([trained_words] if is_beyond else [])]
 
 
 def _predicted(row: Row) -> str:
@@ -278,19 +286,3 @@ def _agreement(row: Row) -> str:
     elif row["right_once"]:
         outcome = f"does not give both at any of them (it gives one at {row['right_once']}), as predicted"
     return f"{text} At {row['tested_pairs']} of these pairs the right first tokens differ: the model {outcome}."
-
-
-# --- mitigations
-
-
-def measured_answers(study: Study) -> Frame:
-    """The effects on answers that were measured."""
-    effects: Frame = study.effects
-    return effects[(effects["quantity"] == "correct") & (effects["pairs"] > 0)]
-
-
-def floor_or_ceiling(study: Study) -> str:
-    """What the study cannot show, because none or all answers are right without a mitigation; else empty."""
-    answers = measured_answers(study)
-    limit = "" if answers.empty else at_limit(answers.iloc[0].to_dict())
-    return f"Answers: {limit.replace('without it', 'without a mitigation')}." if limit else ""

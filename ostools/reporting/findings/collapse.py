@@ -1,4 +1,4 @@
-"""Sentences on collapse curves: whether the distance falls, and over which lengths a dtype hides the pair.
+"""Sentences on collapse curves: over which lengths a dtype hides the pair, and whether the distance falls.
 
 Two words, with one meaning each. Falls: in exact arithmetic, which float64 stands for, the distance is less at long lengths
 than at short ones. Hidden: in a dtype the pair is closer than rounding moves it. Neither follows from the other.
@@ -18,11 +18,14 @@ from ostools.ground.words import number, ratio
 from ostools.measure import Collapse
 from ostools.measure.collapse.result import FITTED_FROM, exact_from, next_tokens
 from ostools.measure.collapse.verdicts import (
+    OVERFLOWS,
+    UNDECIDED,
     CurveVerdict,
     Reading,
     behind_all_blocks,
     trained_length,
 )
+from ostools.reporting.findings.answers import task_of
 from ostools.reporting.findings.position import where_read
 from ostools.results import Column, Frame, Row, frame_of
 from ostools.theory.statistics.fits import fit_decay
@@ -51,11 +54,6 @@ class Case:
     task: str
     dtype: str
     verdict: CurveVerdict
-
-
-def task_of(result: Any) -> str:
-    """The name of a result's task."""
-    return str(frame_of(result)["task"].iloc[0])
 
 
 def main_pair(result: Collapse) -> str:
@@ -157,21 +155,50 @@ def result_findings(result: Collapse) -> list[str]:
 
 
 def collapse_findings(result: Collapse) -> list[str]:
-    """The paragraphs under a collapse curve."""
-    pair, verdicts = main_pair(result), verdicts_at_y(result)
-    rows, logits = vectors_at(result.measured(), "y"), vectors_at(result.measured(), "logits")
-    pair_rows, pair_logits = rows[rows["pair"] == pair], logits[logits["pair"] == pair]
+    """The verdict, where y was read, whether the distance falls, each dtype's verdict, and the likeliest next tokens."""
+    pair = main_pair(result)
     curve, lengths_words = _trend_lengths(result, reference_curve(result))
-    return [
-        *where_read(result.provenance.parameters, next_tokens(result)),
+    logits = vectors_at(result.measured(), "logits")
+    sentences = [
+        pair_verdict([result]),
+        " ".join(where_read(result.provenance.parameters, next_tokens(result))),
         _fall(curve, lengths_words, exact_from(result.reference_curve(pair)), COMPARED[pair]),
-        *_hidden_all_the_same(curve, verdicts.values()),
-        *(_dtype(pair_rows, dtype, verdicts.get(dtype)) for dtype in dict.fromkeys(frame_of(result)["dtype"])),
-        *([_answers(pair_logits)] if len(logits) else []),
-        *_route_differences(result),
-        *_one_more_digit(result),
-        *_training(result, rows),
+        " ".join([*_dtypes(result), *_training(result), *_route_differences(result)]),
+        " ".join([_answers(logits[logits["pair"] == pair]) if len(logits) else "", *_one_more_digit(result)]).strip(),
     ]
+    return [sentence for sentence in sentences if sentence]
+
+
+def pair_verdict(results: Sequence[Collapse]) -> str:
+    """Over which lengths a precision hides the pair, of the range that begins first; else how far the nearest is from that."""
+    all_cases = cases(results)
+    overflow = overflow_sentence(case.dtype for case in all_cases if case.verdict.kind == OVERFLOWS)
+    first = next((case for case in all_cases if case.verdict.ranges), None)
+    undecided = next((case for case in all_cases if case.verdict.kind == UNDECIDED), None)
+    nearest = nearest_to_noise(results)
+    if first is not None:
+        count = sum(bool(case.verdict.ranges) for case in all_cases)
+        measured = sum(case.verdict.kind != OVERFLOWS for case in all_cases)
+        verdict = (
+            f"{first.dtype} hides the difference between n and n + 1 items of {first.task} from {first.verdict.where}: a range "
+            f"of lengths in {count} of {measured} cases (a prompt in a precision)."
+        )
+    elif undecided is not None:
+        verdict = f"On {undecided.task} in {undecided.dtype} the pair is {undecided.verdict.words}."
+    elif nearest is not None:
+        result, tail = nearest
+        verdict = (
+            f"No precision hides the pair up to n = {longest(results)}: {tail['dtype']} on {task_of(result)} comes nearest, "
+            f"its distance {number(tail['margin'])} times the rounding noise of the difference (last quarter of lengths)."
+        )
+    else:
+        return f"Whether a precision hides the pair was not tested. {overflow}".strip()
+    return f"{verdict} {overflow}".strip()
+
+
+def longest(results: Sequence[Collapse]) -> int:
+    """The largest number of items of these results."""
+    return max(int(frame_of(result)["length"].max()) for result in results)
 
 
 def reading_findings(result: Collapse, reading: Reading) -> list[str]:
@@ -183,8 +210,9 @@ def reading_findings(result: Collapse, reading: Reading) -> list[str]:
         if (kind, site, layer) == (pair, reading.site, last)
     ]
     start = f"By the {reading.words}, a pair is hidden where the float64 distance is below the rounding noise of it."
-    lines = [start, *lines] if lines else [f"{start} There is no verdict: float64 alone, or a norm without this noise."]
-    return [*where_read(result.provenance.parameters, next_tokens(result)), *lines]
+    verdicts = " ".join(lines) or "There is no verdict: float64 alone, or a norm without this noise."
+    where = " ".join(where_read(result.provenance.parameters, next_tokens(result)))
+    return [sentence for sentence in (where, f"{start} {verdicts}") if sentence]
 
 
 def _fall(curve: Column, lengths_words: str, exact: int | None, compared: str) -> str:
@@ -208,13 +236,6 @@ def _fall(curve: Column, lengths_words: str, exact: int | None, compared: str) -
     return f"{span}: it {trend}. {share}{not_seen}"
 
 
-def _hidden_all_the_same(curve: Column, verdicts: Iterable[CurveVerdict]) -> list[str]:
-    """What hidden means, where a distance that does not fall is hidden at some length."""
-    if len(curve) < FEW or _trend(fall_ratio(curve)) == "falls" or not any(verdict.hidden for verdict in verdicts):
-        return []
-    return ["Hidden is another question: whether the distance, small or large, is below the rounding noise of a dtype."]
-
-
 def _trend(change: float) -> str:
     """Whether a curve falls, in words, by its `fall_ratio`."""
     return "falls" if change <= HALVED else "falls little" if change < STEADY else "does not fall"
@@ -232,18 +253,24 @@ def _rate(curve: Column) -> str:
     return f", from n = {FITTED_FROM} on {shape}{f', to a level of {number(law.level)}' if law.level else ''}"
 
 
-def _dtype(pair_rows: Frame, dtype: str, verdict: CurveVerdict | None) -> str:
-    """Whether a dtype hides the pair, and where the distance measured in it ends, in its steps."""
-    rows = pair_rows[pair_rows["dtype"] == dtype]
-    if rows.empty:
-        return overflow_sentence([dtype])
-    steps = float(rows[rows["length"] >= rows["length"].quantile(0.75)]["ulps"].median())
-    stored, _, part = dtype.partition("-")
-    unit = "representable steps"
-    if part not in ("", "eager"):
-        unit = f"steps that {stored} would have at the size of y (y itself is float32)"
-    end = f"over the last quarter of the lengths the median of the measured distance is {number(steps)} {unit}"
-    return f"In {dtype} {end}." if verdict is None else f"In {dtype} the pair is {verdict.words}; {end}."
+def _dtypes(result: Collapse) -> list[str]:
+    """Whether each dtype hides the pair, and the distance measured in it at the end, in its representable steps."""
+    verdicts, rows = verdicts_at_y(result), vectors_at(result.measured(), "y")
+    rows = rows[rows["pair"] == main_pair(result)]
+    sentences = []
+    for dtype, of_dtype in rows.groupby("dtype", sort=False):
+        steps = float(of_dtype[of_dtype["length"] >= of_dtype["length"].quantile(0.75)]["ulps"].median())
+        stored, _, part = str(dtype).partition("-")
+        unit = (
+            "representable steps"
+            if part in ("", "eager")
+            else f"steps of {stored} at the size of y (y itself is float32)"
+        )
+        verdict = f" the pair is {verdicts[str(dtype)].words};" if dtype in verdicts else ""
+        sentences.append(
+            f"In {dtype}{verdict} the median distance over the last quarter of the lengths is {number(steps)} {unit}."
+        )
+    return sentences
 
 
 def _answers(rows: Frame) -> str:
@@ -287,13 +314,13 @@ def _one_more_digit(result: Collapse) -> list[str]:
     return [f"{text}{beside}."]
 
 
-def _training(result: Collapse, rows: Frame) -> list[str]:
+def _training(result: Collapse) -> list[str]:
     """Whether lengths were measured that were never trained."""
-    longest = longest_trained(result)
-    if rows.empty or longest is None or int(rows["length"].max()) <= longest:
+    trained, measured = longest_trained(result), result.measured()
+    if measured.empty or trained is None or int(measured["length"].max()) <= trained:
         return []
     return [
-        f"The model was trained on this prompt up to n = {longest}. Longer lengths say little about over-squashing."
+        f"The model was trained on this prompt up to n = {trained}. Longer lengths say little about over-squashing."
     ]
 
 
@@ -319,7 +346,7 @@ def collapse_summary(results: Sequence[Collapse]) -> list[str]:
     ]
 
 
-def nearest_to_noise(results: list[Collapse]) -> tuple[Collapse, Row] | None:
+def nearest_to_noise(results: Sequence[Collapse]) -> tuple[Collapse, Row] | None:
     """The prompt, and of `tails` the precision, whose pair is nearest to the rounding noise at the end of the lengths."""
     pairs = [(result, tail) for result in results for _, tail in tails(result).iterrows()]
     return min(pairs, key=lambda pair: pair[1]["margin"], default=None)

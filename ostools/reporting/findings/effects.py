@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ostools.experiments.ablation.ablation import Ablation
-from ostools.experiments.position import MODEL, UNTRAINED, PositionEffect
-from ostools.experiments.study.study import Study
 from ostools.ground.words import number
 from ostools.measure import Faithfulness
 from ostools.measure.faithfulness.faithfulness import BETWEEN
-from ostools.reporting.findings.position import where_read
-from ostools.reporting.page.section import Headline
+from ostools.reporting.findings import MOST
 from ostools.results import Frame, Row
+
+if TYPE_CHECKING:
+    from ostools.experiments.ablation.ablation import Ablation
+    from ostools.experiments.position import PositionEffect
 
 QUANTITY_WORDS = {
     "frobenius_norm": "sensitivity (Frobenius)",
@@ -32,25 +32,22 @@ SHAPES = {
 }
 FALLS_BEHIND = ("U-shape", "rises at the end only")
 """Shapes in which the middle of a text counts for less than its end."""
-_SUBJECTS = {MODEL: "The model", UNTRAINED: "The same architecture before training"}
+_SUBJECTS = {"model": "The model", "untrained": "The same architecture before training"}
+"""By the names of `experiments.position.MODEL` and `UNTRAINED`."""
 
 
 # --- ablation
 
 
-def study_findings(result: Study) -> list[str]:
-    """Where the questions were read without a mitigation, and a sentence on each mitigation."""
-    verdicts: Frame = result.verdicts
-    return [*where_read(result.provenance.parameters), *verdicts["sentence"]]
-
-
 def ablation_findings(result: Ablation) -> list[str]:
-    """The greatest real effect on each prompt and quantity, and how well first order predicts all."""
-    frame: Any = result.frame
-    return [
-        *(_greatest_effect(row, frame) for row in result.agreement.to_dict("records")),
-        "Predicted effects are first order, from one backward pass. Real effects are measured with the part taken out.",
-    ]
+    """Whether first order may be believed, what is not believed first; then the greatest real effects."""
+    effects = [_greatest_effect(row, result.frame) for row in result.agreement.to_dict("records")]
+    words = beliefs(result)
+    half = MOST // 2 if len(effects) > 1 else 1
+    note = (
+        "Predicted effects are first order, from one backward pass. Real effects are measured with the part taken out."
+    )
+    return [*words[:half], *effects[:half], note]
 
 
 def beliefs(result: Ablation) -> list[str]:
@@ -85,16 +82,13 @@ def _greatest_effect(row: dict[Any, Any], frame: Any) -> str:
 def faithfulness_findings(result: Faithfulness) -> list[str]:
     """How the first profile ranks what removing tokens changes, and whether its order loses the answer sooner."""
     name = str(result.provenance.parameters["profiles"][0])
-    sentences = [answer_finding(result)]
-    for way in result.provenance.parameters["ways"]:
-        moved, lost = (_rank(result, way, name, effect) for effect in ("y_change", "log_prob_drop"))
-        sentences += [
-            f"Tokens {way}: the rank correlation of {name} with the change of y is {moved}. With the change of log p it is "
-            f"{lost}.",
-            _area(result, way, name),
-        ]
+    ways = [
+        f"Tokens {way}: the rank correlation of {name} with the change of y is {_rank(result, way, name, 'y_change')}. With "
+        f"the change of log p it is {_rank(result, way, name, 'log_prob_drop')}. {_area(result, way, name)}"
+        for way in result.provenance.parameters["ways"]
+    ]
     note = "as of independent tokens. Neighbouring tokens are alike, so it is too narrow."
-    return [*sentences, f"In brackets: the 95% interval, {note}"]
+    return [answer_finding(result), *ways[: MOST - 2], f"In brackets: the 95% interval, {note}"]
 
 
 def answer_finding(result: Faithfulness) -> str:
@@ -136,23 +130,14 @@ def contrast_words(result: PositionEffect) -> list[str]:
 
 
 def position_findings(result: PositionEffect) -> list[str]:
-    """The shape of the model's profile; then the numbers behind it."""
-    headline = position_headline(result)
-    return [headline.verdict, headline.text]
-
-
-def position_headline(result: PositionEffect) -> Headline:
     """The shape of the model's profile, the two contrasts, and what the untrained model shows."""
-    parameters: Any = result.provenance.parameters
-    rows: Any = result.contrasts.set_index("source")
-    words = [
-        f"Over {int(rows.loc[MODEL, 'passages'])} passages of {parameters['tokens']} tokens, each in three rotations, so that "
-        "every token stands once in each third. Times the middle third's norm (95% interval over passages):",
-        *contrast_words(result),
-    ]
-    if UNTRAINED in rows.index:
-        words.append(_learnt(rows.loc["model minus untrained"]))
-    return Headline(SHAPES[result.verdict], " ".join(words), "position", "Position")
+    rows: Frame = result.contrasts.set_index("source")
+    over = (
+        f"Over {int(rows.loc['model', 'passages'])} passages of {result.provenance.parameters['tokens']} tokens, each in three "
+        "rotations, so that every token stands once in each third. Times the middle third's norm (95% interval over passages): "
+    )
+    learnt = [_learnt(rows.loc["model minus untrained"])] if "untrained" in rows.index else []
+    return [SHAPES[result.verdict], f"{over}{' '.join(contrast_words(result))}", *learnt]
 
 
 def _times(row: Row, end: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ostools.experiments.wrong_answers import ErrorVerdict, explain_errors
 from ostools.ground.words import runs
 from ostools.measure import Decodability, FailureStage, ProbeIntervention
 from ostools.measure.mitigated_prompts import ACTIVE
@@ -17,9 +16,10 @@ from ostools.measure.probes.failure_stage import (
     untrained_as_good,
 )
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, SAME, TESTS
+from ostools.measure.probes.wrong_answers import ErrorVerdict, explain_errors
 from ostools.mitigations.named import NONE
+from ostools.reporting.findings import MOST
 from ostools.reporting.findings.position import where_read
-from ostools.reporting.page.section import Headline
 from ostools.results import Frame, Row, frame_of
 
 _LENGTHS = {SAME: "the same lengths", BETWEEN: "interpolated lengths", BEYOND: "extrapolated lengths"}
@@ -51,34 +51,37 @@ def _reads(probes: Decodability, dtype: str, rows: Any) -> bool | None:
     return by_more and float((rows["decoded"] * rows["prompts"]).sum()) > tested / 2
 
 
-def errors_headline(result: FailureStage) -> Headline:
-    """Whether answers are wrong where the last token still tells n from n + 1; right answers, the probe, how it was asked."""
-    parameters, answers = result.provenance.parameters, result.answers
-    dtype = str(parameters["dtypes"][0])
-    correct: Any = answers["correct"].sum()
-    right = f"{int(correct)} of {len(answers)} answers are right"
-    frame: Any = result.frame
-    tested = int(frame["prompts"].sum())
-    read = (
-        f"; a linear probe says {(frame['decoded'] * frame['prompts']).sum():.0f} of {tested} right" if tested else ""
-    )
-    asked = f"Asked in {dtype}: {parameters['task']}, {frame['length'].min()} to {frame['length'].max()} items."
-    text = " ".join([f"{right}{read}.", asked, *where_read(parameters)[:1]])
-    return Headline(error_verdict(result).sentence, text, "failure-stage", "Where it is lost")
-
-
 def failure_stage_findings(result: FailureStage) -> list[str]:
-    """Verdicts by dtype and mitigation, the best probe and its sublayers, and each mitigation's change."""
-    frame, sentences = frame_of(result), []
-    names = [str(name) for name in frame["mitigation"].unique()]
-    for (mitigation, dtype), rows in frame.groupby(["mitigation", "dtype"], sort=False):
-        under = "" if mitigation == NONE else f" under {mitigation}"
-        sentences.append(f"{dtype}{under}: {_verdicts(rows)}.")
-        probes = result.probes if mitigation == NONE else result.under.get(str(mitigation))
-        if probes is not None and not probes.frame.empty and (mitigation == NONE or len(names) < 3):
-            sentences += [_best(probes, str(dtype), under), *_steps(probes, str(dtype), under)]
-    sentences += [_changed(result, name) for name in names if name != NONE and NONE in names]
-    return sentences + ([UNDECODABLE_WORDS] if (frame["verdict"] == UNDECODABLE).any() else [])
+    """Whether answers are wrong where the last token still tells n from n + 1; how it was asked; then verdicts and probes of
+    the first dtype, and what mitigations change."""
+    frame, dtype = frame_of(result), str(result.provenance.parameters["dtypes"][0])
+    mitigations = [str(name) for name in frame["mitigation"].unique()]
+    first = mitigations[0]
+    under = "" if first == NONE else f" under {first}"
+    rows = frame[(frame["mitigation"] == first) & (frame["dtype"] == dtype)]
+    probes = result.probes if first == NONE else result.under[first]
+    undecodable = f" {UNDECODABLE_WORDS}" if (rows["verdict"] == UNDECODABLE).any() else ""
+    sentences = [
+        error_verdict(result).sentence if first == NONE else "",
+        _asked(result, dtype),
+        f"{dtype}{under}: {_verdicts(rows)}.{undecodable}",
+        " ".join([_best(probes, dtype, under), *_steps(probes, dtype, under)]) if len(probes.frame) else "",
+        " ".join(mitigation_changes(result, name) for name in mitigations if name != NONE and first == NONE),
+    ]
+    return [sentence for sentence in sentences if sentence]
+
+
+def _asked(result: FailureStage, dtype: str) -> str:
+    """How many answers are right, how many a probe says, the task, and the token that was read."""
+    parameters, answers, frame = result.provenance.parameters, result.answers, frame_of(result)
+    right: Any = answers["correct"].sum()
+    tested, decoded = int(frame["prompts"].sum()), float((frame["decoded"] * frame["prompts"]).sum())
+    probed = f"; a linear probe says {decoded:.0f} of {tested} right" if tested else ""
+    where = " ".join(where_read(parameters)[:1])
+    return (
+        f"{int(right)} of {len(answers)} answers are right{probed}. Asked in {dtype}: {parameters['task']}, "
+        f"{frame['length'].min()} to {frame['length'].max()} items. {where}"
+    ).strip()
 
 
 def _verdicts(rows: Frame) -> str:
@@ -90,7 +93,7 @@ def _verdicts(rows: Frame) -> str:
     return "; ".join(parts)
 
 
-def _changed(result: FailureStage, name: str) -> str:
+def mitigation_changes(result: FailureStage, name: str) -> str:
     """Which verdicts a mitigation repairs and breaks."""
     frame, changes = frame_of(result), result.repaired()
     status = frame[frame["mitigation"] == name]["status"]
@@ -113,9 +116,10 @@ def _dtypes(result: Decodability) -> list[str]:
 
 
 def probe_findings(result: Decodability) -> list[str]:
-    """The best place, its controls, and the sublayers that write and overwrite."""
-    sentences = where_read(result.provenance.parameters)
-    return sentences + [words for dtype in _dtypes(result) for words in (_best(result, dtype), *_steps(result, dtype))]
+    """Where the prompt was read; for each dtype the best place, its controls, and the sublayers that write and overwrite."""
+    where = " ".join(where_read(result.provenance.parameters))
+    places = [" ".join([_best(result, dtype), *_steps(result, dtype)]) for dtype in _dtypes(result)]
+    return [*([where] if where else []), *places[: MOST - 1]]
 
 
 def intervention_findings(result: ProbeIntervention) -> list[str]:
@@ -135,7 +139,7 @@ def intervention_findings(result: ProbeIntervention) -> list[str]:
             f"{'Along' if one_dtype else f'{dtype}, along'} {along}, until the probe says {most['predicted']:.2g} more: the "
             f"expected answer moves most {_at(most)}, by {most['intervention']:+.2f} in the mean{follows}."
         )
-    return sentences
+    return sentences[:MOST]
 
 
 def _at(row: Row) -> str:

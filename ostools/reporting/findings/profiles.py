@@ -20,19 +20,17 @@ from ostools.measure.profiles.profile import Profile
 from ostools.measure.profiles.spectra import Spectra
 from ostools.measure.profiles.untrained import TRAINED, UntrainedBaselines
 from ostools.measure.prompts import of_text
-from ostools.reporting.findings.sensitivity import NORMS, named_token, shape_headline
+from ostools.reporting.findings import MOST
+from ostools.reporting.findings.sensitivity import NORMS, named_token, shape_findings
 from ostools.results import Frame, Row, frame_of
 
 
 def profile_findings(result: Profile) -> list[str]:
     """The verdict on the shape, then the first token's share of the sum, a sentence a linearisation."""
-    headline = shape_headline(result)
-    sentences = [] if headline is None else [f"{headline.verdict} {headline.text}"]
-    rows = result.summary.to_dict("records")
-    return sentences + [
+    return shape_findings(result) + [
         f"{row['linearisation']}: the first token has {row['sink_share']:.1%} of the sum over all tokens, the last one "
         f"{row['last_share']:.1%}; as much as {number(row['effective_tokens'])} equal tokens would have."
-        for row in rows
+        for row in result.summary.to_dict("records")[: MOST - 2]
     ]
 
 
@@ -54,7 +52,7 @@ def bounds_findings(result: Bounds) -> list[str]:
         else:
             verdict = f": {verdicts[variant]}" if variant in verdicts else ""
             sentences.append(f"The paper's form `{variant}` (no bound) goes {span}{verdict}.")
-    return sentences
+    return sentences[:MOST]
 
 
 def prompts_findings(result: Sensitivities | PromptBounds) -> list[str]:
@@ -74,7 +72,7 @@ def prompts_findings(result: Sensitivities | PromptBounds) -> list[str]:
             f"{source}, {NORMS[str(norm)]}, mean over {len(result)} prompts, a token's share of the sum over an even share: "
             f"{', '.join(words)}."
         )
-    return sentences
+    return sentences[:MOST]
 
 
 def attention_baselines_findings(result: AttentionBaselines) -> list[str]:
@@ -84,7 +82,7 @@ def attention_baselines_findings(result: AttentionBaselines) -> list[str]:
         top: Row = rows.loc[rows["value"].idxmax()]
         share = float(top["value"] / rows["value"].sum())
         sentences.append(f"{baseline}: {named_token(top)} is first, with {share:.1%} of the sum over all tokens.")
-    return sentences
+    return sentences[:MOST]
 
 
 def head_scores_findings(result: HeadScores) -> list[str]:
@@ -126,22 +124,20 @@ def change_findings(result: Change) -> list[str]:
     """The median ratio of each source, then what differs between the two results and which tokens have no ratio."""
     table, summary = frame_of(result), result.summary
     rows: Frame = summary[(summary["layer"] == summary["layer"].min()) & (summary["last"] == summary["last"].max())]
-    sentences = [
+    ratios = [
         f"{row['source']}, {NORMS[str(row['norm'])]}: second / first is {number(row['median_ratio'])} in the median over "
         f"{int(row['tokens'])} tokens; rank correlation of the two profiles {row['spearman']:.2f}."
-        for row in rows.to_dict("records")
+        for row in rows.to_dict("records")[: MOST - 2]
     ]
-    differ = result.provenance.parameters["differ"]
-    sentences.append(
-        f"The two differ in: {', '.join(differ)}." if differ else "The two differ in neither model nor edits."
-    )
+    differ = ", ".join(result.provenance.parameters["differ"]) or "neither model nor edits"
     paired = table[table["second_position"].notna()]
-    left_out = int(paired["ratio"].isna().sum())
-    alone = table["position"].nunique() - paired["position"].nunique()
-    sentences += [f"{left_out} ratios are left out: the first norm is rounding there."] if left_out else []
-    who = "1 token has" if alone == 1 else f"{alone} tokens have"
-    sentences += [f"{who} no partner in the second, and no ratio."] if alone else []
-    return sentences
+    left_out, alone = int(paired["ratio"].isna().sum()), table["position"].nunique() - paired["position"].nunique()
+    counts = {
+        "ratios left out, where the first norm is rounding": left_out,
+        "tokens without a partner in the second": alone,
+    }
+    missing = [f"{words}: {count}" for words, count in counts.items() if count]
+    return [*ratios, f"The two differ in: {differ}.", *([f"No ratio: {'; '.join(missing)}."] if missing else [])]
 
 
 def untrained_findings(result: UntrainedBaselines) -> list[str]:
@@ -157,7 +153,7 @@ def untrained_findings(result: UntrainedBaselines) -> list[str]:
                 f"{source}: {verdicts}; rank correlation with the model's own profile {rows['spearman'].median():.2f} in the "
                 "median over seeds."
             )
-    return sentences
+    return sentences[:MOST]
 
 
 def spectra_findings(result: Spectra) -> list[str]:
@@ -168,7 +164,7 @@ def spectra_findings(result: Spectra) -> list[str]:
         f"{row['matrix']}: after all {int(row['blocks'])} blocks the product of the mean patterns puts "
         f"{row['first_mass_last']:.1%} of the last token's mass on the first token; its second eigenvalue is "
         f"{number(row['second_eigenvalue'])}."
-        for row in rows
+        for row in rows[:MOST]
     ]
 
 

@@ -6,7 +6,6 @@ Whether a bound holds is said of every token.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +19,6 @@ from ostools.measure.bounds.variants import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
 from ostools.measure.prompts import of_text
 from ostools.reporting.findings.position import where_read
-from ostools.reporting.page.section import Headline
 from ostools.reporting.style import theme
 from ostools.reporting.style.prompt import template_positions, template_share, token_count_words
 from ostools.reporting.style.theme import display_token
@@ -37,42 +35,48 @@ SHAPES = {
 }
 NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
 _DEFECT = "A certified bound that fails is a defect of this software or of the run: please report it"
-_FEWEST_RANKED = 3
-"""An order of fewer tokens says nothing."""
 _WIDE = 0.3
 """Half-width of an interval, as a share of its norm, from which on it says little of one token."""
 _NAMED = 5
 """Tokens near another choice of experts that a sentence names."""
+
+
 # --- sensitivity
 
 
 def sensitivity_findings(result: Sensitivity) -> list[str]:
-    """Where in the text sensitivity is largest and smallest, what freezing changes, and the certificate of the run."""
-    profiles = _profiles(result)
+    """Where the prompt was read, the largest and the smallest norm, what freezing changes, and the certificate."""
+    profiles, (kind, norm) = _profiles(result), _kind_and_norm(result)
+    name = "full" if "full" in profiles else next(iter(profiles))
+    where = " ".join(where_read(result.provenance.parameters))
+    notes = " ".join([*_block_findings(result), *_expert_findings(profiles, result)])
+    sentences = [where, _largest_and_smallest(result, name, profiles[name]), _frozen_share(profiles, kind, norm), notes]
+    return [sentence for sentence in [*sentences, certificate_words(result)] if sentence]
+
+
+def _largest_and_smallest(result: Sensitivity, name: str, profile: Frame) -> str:
     kind, norm = _kind_and_norm(result)
     _, output = theme.differentiated(result.provenance.parameters)
-    sentences = where_read(result.provenance.parameters)
-    for name, profile in profiles.items():
-        rows = of_text(profile)
-        norms = rows[f"{norm}_norm"].to_numpy()
-        top, low = rows.iloc[int(norms.argmax())], rows.iloc[int(norms.argmin())]
-        sentences.append(
-            f"{kind.capitalize()}, {name}: {token_count_words(rows, profile)}{output} responds most to {named_token(top)}, "
-            f"{NORMS[norm]} {number(float(norms.max()))}, and least to {named_token(low)}, {number(float(norms.min()))}; "
-            f"{_spread(norms)}." + template_share(profile, rows, f"{norm}_norm")
-        )
-    if {"full", "frozen"} <= profiles.keys():
-        full, frozen = (profiles[name][f"{norm}_norm"].to_numpy() for name in ("full", "frozen"))
-        if (full > 0).all():
-            share = frozen / full
-            low, middle, high = (number(float(value)) for value in (share.min(), np.median(share), share.max()))
-            sentences.append(
-                f"With patterns and norms frozen, as the theorem assumes, the {kind} norm is {middle} times the real one in "
-                f"the median over tokens (from {low} to {high}). A bound of the frozen derivative does not bound the real one."
-            )
-    sentences += [*_block_findings(result), *_expert_findings(profiles, result)]
-    certificate = certificate_headline(result)
-    return sentences if certificate is None else [*sentences, certificate.sentence]
+    rows = of_text(profile)
+    norms = rows[f"{norm}_norm"].to_numpy()
+    top, low = rows.iloc[int(norms.argmax())], rows.iloc[int(norms.argmin())]
+    return (
+        f"{kind.capitalize()}, {name}: {token_count_words(rows, profile)}{output} responds most to {named_token(top)}, "
+        f"{NORMS[norm]} {number(float(norms.max()))}, and least to {named_token(low)}, {number(float(norms.min()))}; "
+        f"{_spread(norms)}." + template_share(profile, rows, f"{norm}_norm")
+    )
+
+
+def _frozen_share(profiles: Mapping[str, Frame], kind: str, norm: str) -> str:
+    """The frozen norms over the full ones; empty where one of the two was not measured, or a full norm is 0."""
+    if not {"full", "frozen"} <= profiles.keys() or not (profiles["full"][f"{norm}_norm"] > 0).all():
+        return ""
+    full, frozen = (profiles[name][f"{norm}_norm"].to_numpy() for name in ("full", "frozen"))
+    low, middle, high = (number(float(value)) for value in np.quantile(frozen / full, (0, 0.5, 1)))
+    return (
+        f"With patterns and norms frozen, as the theorem assumes, the {kind} norm is {middle} times the real one in the "
+        f"median over tokens (from {low} to {high}). A bound of the frozen derivative does not bound the real one."
+    )
 
 
 def _block_findings(result: Sensitivity) -> list[str]:
@@ -109,12 +113,12 @@ def _expert_findings(profiles: Mapping[str, Frame], result: Sensitivity) -> list
     return sentences
 
 
-def certificate_headline(result: Sensitivity | None) -> Headline | None:
+def certificate_words(result: Sensitivity) -> str:
     """The error of the arithmetic, the worst of the linearisations; and beside it that of sampling, where there is one."""
-    parameters: Any = {} if result is None else result.provenance.parameters
+    parameters: Any = result.provenance.parameters
     certificates = [run["certificate"] for run in parameters.get("runs", {}).values() if "certificate" in run]
-    if result is None or not certificates:
-        return None
+    if not certificates:
+        return ""
     error, within = (max(certificate[name] for certificate in certificates) for name in ("error", "within"))
     verdict = f"Arithmetic: the network, moved a little, moves as its derivative says, to {_share(error)}."
     detail = f"The Jacobians of all tokens together are within {_share(within)} of the true ones (95%)."
@@ -126,7 +130,7 @@ def certificate_headline(result: Sensitivity | None) -> Headline | None:
             f"{_share(float(half.median()))} to either side in the median; {int((half > _WIDE).sum())} of {len(rows)} are "
             f"wider than {_WIDE:.0%}."
         )
-    return Headline(verdict, detail, "sensitivity", "Sensitivity")
+    return f"{verdict} {detail}"
 
 
 def _share(value: float) -> str:
@@ -181,80 +185,42 @@ def layers_finding(result: Sensitivity) -> str:
     return f"From layer {low} to layer {high} {where} {', '.join(changes)}."
 
 
-def shape_headline(result: Profile | None) -> Headline | None:
-    """Whether the middle of the prompt counts for less than its ends, with the intervals that decide.
+def shape_findings(result: Profile) -> list[str]:
+    """Whether the middle of the prompt counts for less than its ends, then the two contrasts that decide it, with intervals.
 
     Of the full derivative if it was measured; in a chat of the text, else without the first token.
     """
-    if result is None:
-        return None
     names = list(dict.fromkeys(result.frame["linearisation"]))
     name = "full" if "full" in names else names[0]
-    kept = OF_TEXT if template_positions(result.frame) else NO_SINK
-    shapes: Any = result.shapes
-    row = shapes[(shapes["linearisation"] == name) & (shapes["kept"] == kept)].iloc[0]
+    part = OF_TEXT if template_positions(result.frame) else NO_SINK
+    shapes: Frame = result.shapes
+    row = shapes[(shapes["linearisation"] == name) & (shapes["kept"] == part)].iloc[0]
     if pd.isna(row["middle"]):
-        verdict = "Whether the middle of the prompt counts for less than its ends was not tested."
         reason = str(row["verdict"]).removeprefix("not tested: ")
-        instead = f"The reason: {reason}. `ostools sensitivity profile --prompt TEXT` tests a longer prompt."
-        return Headline(verdict, instead, "sensitivity", "Sensitivity")
-    words = {}
-    for end in ("start", "end"):
-        value, low, high = (number(10.0 ** row[f"{end}_contrast{suffix}"]) for suffix in ("", "_low", "_high"))
-        words[end] = f"{value} times (95% interval {low} to {high})"
-    kind = METHOD_KINDS[str(result.frame["method"].iloc[0])].capitalize()
-    text = (
-        f"{kind}, {row['linearisation']} derivative: the last third of the tokens has {words['end']} the norm of the middle "
-        f"third; the first third has {words['start']}."
+        return [
+            "Whether the middle of the prompt counts for less than its ends was not tested.",
+            f"The reason: {reason}. `ostools sensitivity profile --prompt TEXT` tests a longer prompt.",
+        ]
+    start, end = (
+        "{} times (95% interval {} to {})".format(
+            *(number(10.0 ** row[f"{end}_contrast{suffix}"]) for suffix in ("", "_low", "_high"))
+        )
+        for end in ("start", "end")
     )
-    return Headline(SHAPES[str(row["verdict"])], text, "sensitivity", "Sensitivity")
+    kind = METHOD_KINDS[str(result.frame["method"].iloc[0])].capitalize()
+    return [
+        SHAPES[str(row["verdict"])],
+        f"{kind}, {row['linearisation']} derivative: the last third of the tokens has {end} the norm of the middle third; the "
+        f"first third has {start}.",
+    ]
 
 
 # --- bounds and forms
 
 
 def comparison_findings(result: Comparison) -> list[str]:
-    """For each variant: whether it holds, how loose it is, whether its shape predicts the norms."""
-    frame = frame_of(result)
-    return [f"{_variant_words(row, frame)}." for row in result.summary.to_dict(orient="records")]
-
-
-def _variant_words(row: Mapping[Any, Any], frame: Frame) -> str:
-    total, below = int(frame["position"].nunique()), _below(frame, row)
-    norm_name, variant = NORMS[str(row["norm"])], f"`{row['variant']}`"
-    norm, full_norm = _norm_words(row), _norm_words(row, f"{row['linearisation']} {norm_name}")
-    median, worst = float(row["median_log10_looseness"]), float(row["max_log10_looseness"])
-    has_order = total >= _FEWEST_RANKED and not math.isnan(row["spearman"])
-    kind = METHOD_KINDS[str(row["method"])]
-    rank = "too few tokens, or equal ones, for an order"
-    rank = f"rank correlation with the {kind} norms: Spearman {row['spearman']:.2f}" if has_order else rank
-    if row["kind"] == "predicted":
-        return f"The last token's mean attention stands beside the {full_norm}; {rank}"
-    if row["kind"] == "certified":
-        holds = {
-            "yes": f"it holds at all {total} tokens",
-            "undecided": "the intervals of the estimate do not decide whether it holds",
-            "NO": f"IT DOES NOT HOLD, the {norm} is larger at {below} of {total} tokens ({_DEFECT})",
-        }[whether_it_holds(row["holds"])]
-        return (
-            f"Certified bound {variant} ({row['linearisation']} derivative, {norm_name}): {holds}; it is "
-            f"{factor(median)} times the {norm} in the median, {factor(worst)} times at worst{no_size(median)}; {rank}"
-        )
-    form = f"The paper's form {variant} (not certified)"
-    if math.isnan(median):
-        return f"{form} leaves its constant open, so only its order can be compared; {row['words']}"
-    side = f"lies above the {full_norm} at all {total} tokens here, which nothing guarantees"
-    if below:
-        side = f"lies below the {full_norm} at {below} of {total} tokens, so it is not a bound here"
-    return f"{form} {side}; it is {factor(median)} times that norm in the median; {row['words']}"
-
-
-def _below(frame: Frame, row: Mapping[Any, Any]) -> int:
-    """Number of tokens at which a variant lies below the norm beside it."""
-    rows = frame[(frame["norm"] == row["norm"]) & (frame["linearisation"] == row["linearisation"])]
-    norms = rows[rows["kind"].isin(("measured", "estimated"))]
-    joined = norms.merge(rows[rows["source"] == row["variant"]], on="position", suffixes=("_norm", "_variant"))
-    return int((joined["value_variant"] < joined["value_norm"]).sum())
+    """Whether every certified bound holds, and how loose the tightest is; which of the other forms are believed."""
+    return [sentence for sentence in (_bounds_words(result.summary), _forms_words(result.summary)) if sentence]
 
 
 def whether_it_holds(holds: Any) -> str:
@@ -262,46 +228,35 @@ def whether_it_holds(holds: Any) -> str:
     return "undecided" if pd.isna(holds) else "yes" if holds else "NO"
 
 
-def _norm_words(row: Mapping[Any, Any], words: str = "norm") -> str:
+def _norm_words(row: Row) -> str:
     """The norm beside a variant; of an operator norm, an estimate gives the lower end."""
-    text = f"{METHOD_KINDS[str(row['method'])]} {words}"
+    text = f"{METHOD_KINDS[str(row['method'])]} norm"
     return f"lower end of the {text}" if row["method"] != "exact" and row["norm"] == "operator" else text
 
 
-def bounds_headline(result: Comparison) -> Headline | None:
-    """Whether every certified bound holds, and how loose the tightest is."""
-    table: Frame = result.summary
+def _bounds_words(table: Frame) -> str:
     certified = table[table["kind"] == "certified"].sort_values("median_log10_looseness")
     if certified.empty:
-        return None
+        return ""
     verdicts = certified["holds"].map(whether_it_holds)
-    broken = certified.loc[verdicts == "NO", "variant"].tolist()
-    undecided = int((verdicts == "undecided").sum())
-    row: Any = certified.iloc[0].to_dict()
+    broken, undecided = certified.loc[verdicts == "NO", "variant"].tolist(), int((verdicts == "undecided").sum())
+    row: Row = certified.iloc[0]
     median = float(row["median_log10_looseness"])
-    tightest = f"the tightest is {factor(median)} times the {_norm_words(row)}{no_size(median)}."
-    if broken:
-        state = f"CERTIFIED BOUNDS FAIL: {', '.join(broken)}."
-    elif undecided:
-        state = (
-            f"The estimate does not decide whether {undecided} of {len(certified)} certified bounds hold; {tightest}"
-        )
-    else:
-        state = f"Every certified bound holds; {tightest}"
-    text = (
-        f"The tightest is `{row['variant']}`, by the median over tokens. It stands beside the {row['linearisation']} "
-        "derivative."
+    tightest = (
+        f"the tightest, `{row['variant']}`, is {factor(median)} times the {_norm_words(row)} in the median over tokens"
+        f"{no_size(median)} ({row['linearisation']} derivative)."
     )
     if broken:
-        text += f" {_DEFECT}."
-    return Headline(state, text, "sensitivity", "Bounds")
+        return f"CERTIFIED BOUNDS FAIL: {', '.join(broken)}. {_DEFECT}."
+    if undecided:
+        return f"The estimate does not decide whether {undecided} of {len(certified)} certified bounds hold; {tightest}"
+    return f"Every certified bound holds; {tightest}"
 
 
-def forms_headline(result: Comparison) -> Headline | None:
-    """How many of the forms that are no bounds are believed on this prompt; the others first."""
-    forms: Frame = result.summary[result.summary["kind"] != "certified"]
+def _forms_words(table: Frame) -> str:
+    forms: Frame = table[table["kind"] != "certified"]
     if forms.empty:
-        return None
+        return ""
     tested: Frame = forms[forms["believed"].notna()]
     believed = int(tested["believed"].astype(bool).sum())
     state = (
@@ -309,11 +264,10 @@ def forms_headline(result: Comparison) -> Headline | None:
     )
     rows = sorted(forms.to_dict("records"), key=lambda row: {False: 0, True: 1}.get(row["believed"], 2))
     words = " ".join(f"`{row['variant']}` is {row['words']}." for row in rows)
-    rule = (
-        f"Fixed beforehand: an order is right from a rank correlation of {RIGHT_RANK:g} on, over at least {FEWEST} tokens, and "
-        f"a size within a factor of {RIGHT_FACTOR:g}."
+    return (
+        f"Forms that are not bounds: {state}. {words} Fixed beforehand: an order is right from a rank correlation of "
+        f"{RIGHT_RANK:g} on, over at least {FEWEST} tokens, and a size within a factor of {RIGHT_FACTOR:g}."
     )
-    return Headline(f"Forms that are not bounds: {state}.", f"{words} {rule}", "sensitivity", "Forms")
 
 
 def no_size(median: float) -> str:

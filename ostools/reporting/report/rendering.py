@@ -20,9 +20,9 @@ from ostools.measure import Collapse
 from ostools.models.families import EMBEDDED
 from ostools.reporting.charts.answers import right_chart
 from ostools.reporting.charts.collapse import distance_chart
-from ostools.reporting.charts.positions import position_layers
-from ostools.reporting.findings.answers import answer_counts
-from ostools.reporting.findings.collapse import cases, nearest_to_noise, task_of
+from ostools.reporting.charts.experiments.positions import position_layers
+from ostools.reporting.findings.answers import answer_counts, task_of
+from ostools.reporting.findings.collapse import cases, nearest_to_noise
 from ostools.reporting.findings.effects import contrast_words
 from ostools.reporting.page.page import Figure
 from ostools.reporting.page.section import FOUND, UNTESTED, Headline, Part, Section, StripField, render_sections
@@ -168,7 +168,7 @@ def headlines(measured: Measurements) -> list[Headline]:
     """A headline for each question whose data exist, in the report's order; that of `LEAD`, else the first that found
     something, leads."""
     builders = dict.fromkeys(section.headlines for section in SECTIONS.values())
-    lines = [line for builder in builders for line in builder(measured) if line is not None]
+    lines = [line for builder in builders for line in builder(measured)]
     decided_sections = [field.section for field in verdicts(measured) if field.state == FOUND]
     leading = [line for line in lines if line.section == LEAD] or [
         line for line in lines if line.section in decided_sections

@@ -88,8 +88,7 @@ def _claims(reproduction: Reproduction) -> Section:
     reasons = [f"{name}: {reason}" for name, reason in reproduction.refused.items()]
     if reasons:
         parts.append(Part(title="Parts that could not be measured, and why", items=reasons))
-    aloud = "The outcomes of the table above, drawn."
-    parts.append(block(reproduction, "claims-chart", "Outcomes by claim", [], aloud=aloud))
+    parts.append(block(reproduction, "claims-chart", "Outcomes by claim"))
     return Section("findings", "The claims", "Claims", "", parts)
 
 
@@ -97,9 +96,8 @@ def _section(name: str, title: str, reproduction: Reproduction) -> Section:
     """The charts of a part, and after them its claims with their rules."""
     frame, results = frame_of(reproduction), reproduction.results[name]
     claims = frame[frame["parts"].str.split(", ").map(lambda parts: name in parts)]
-    aloud = "The claims about it are in the table below."
     parts = [
-        block(result, f"{name}-{place}", caption, [], aloud=aloud)
+        block(result, f"{name}-{place}", caption)
         for place, (caption, result) in enumerate(_charts(name, results).items())
     ]
     tables = [_claims_table(f"Rules: {title}", claims, rule="the rule")]

@@ -8,33 +8,23 @@ from typing import Any
 
 from ostools.experiments import Study, study
 from ostools.experiments.study.study import study_memory
-from ostools.experiments.study.verdicts import ABOUT, ABOUT_WORDS, HELPS, HURTS, LARGER, NO_EFFECT, SMALLER, UNCHANGED
+from ostools.experiments.study.verdicts import HELPS, UNCHANGED
 from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
-from ostools.experiments.study.verdicts import in_words as effect_words
-from ostools.experiments.wrong_answers import APART, HIDDEN, NONE_WRONG, UNTOLD
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
 from ostools.measure import FailureStage, evaluate, failure_stage
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.probes.failure_stage import failure_stage_memory
+from ostools.measure.probes.wrong_answers import APART, HIDDEN, NONE_WRONG, UNTOLD
 from ostools.measure.unloaded import Unloaded
-from ostools.reporting.findings.answers import (
-    answer_counts,
-    answers_sentence,
-    evaluation_findings,
-    floor_or_ceiling,
-    measured_answers,
-    unread_texts,
-)
-from ostools.reporting.findings.collapse import task_of
-from ostools.reporting.findings.probes import error_verdict, errors_headline
-from ostools.reporting.page.section import FOUND, NOT_FOUND, OPEN, UNTESTED, Headline, Part, StripField
+from ostools.reporting.findings.answers import answer_counts, task_of
+from ostools.reporting.findings.probes import error_verdict
+from ostools.reporting.findings.study import measured_answers
+from ostools.reporting.page.section import FOUND, NOT_FOUND, OPEN, UNTESTED, Headline, More, Part, StripField
 from ostools.reporting.sections import extent
-from ostools.reporting.sections.blocks import block, in_detail, tables_of
+from ostools.reporting.sections.blocks import block, headline, tables_of
 from ostools.reporting.sections.records import Measurements, Plan, ReportSection, Run, Step, dear_from
-from ostools.reporting.style import theme
-from ostools.results.table_head import TableHead
 
 EVALUATION_LEAD = (
     "Prompts of Appendix C.1, answered greedily in this run. The last answer line of the text is read. It is right if it "
@@ -76,36 +66,15 @@ def _answers_verdict(measured: Measurements) -> StripField:
 
 
 def _answers_headlines(measured: Measurements) -> list[Headline]:
-    return [evaluation_headline(result) for result in measured.evaluations]
-
-
-def evaluation_headline(result: Evaluation) -> Headline:
-    """How many answers to a task are right."""
-    right, total = answer_counts(result)
-    task = theme.inert(task_of(result))
-    verdict = f"The model answers {right} of {total} prompts of {task} right."
-    if not result.read:
-        verdict = f"None of {total} texts holds an answer in the form that {task} asks for."
-    text = " ".join([answers_sentence(result), *unread_texts(result)[:1]])
-    return Headline(verdict, text, "evaluate", "Evaluation")
+    return [headline(result, "evaluate", "Evaluation") for result in measured.evaluations]
 
 
 def _evaluation_parts(measured: Measurements) -> list[Part]:
     """A block for each task."""
     return [
-        evaluation_block(result, f"evaluate-{index}", title=task_of(result))
+        block(result, f"evaluate-{index}", f"Answers by length, {task_of(result)}", title=task_of(result))
         for index, result in enumerate(measured.evaluations)
     ]
-
-
-def evaluation_block(result: Evaluation, name: str, **part_fields: Any) -> Part:
-    """Right answers by length, and every length in numbers."""
-    caption, sentences = f"Answers by length, {task_of(result)}", [answers_sentence(result), *unread_texts(result)]
-    columns = (
-        "length right asked wilson_low wilson_high content_right content_read something_else cut_off within_training"
-    )
-    more = [in_detail(result, TableHead("summary", columns), findings=evaluation_findings(result))]
-    return block(result, name, caption, sentences, more=more, **part_fields)
 
 
 EVALUATE = ReportSection(
@@ -194,36 +163,7 @@ def _study_verdict(measured: Measurements) -> StripField:
 
 
 def _study_headlines(measured: Measurements) -> list[Headline]:
-    return [] if measured.study is None else [mitigations_headline(measured.study)]
-
-
-def mitigations_headline(study: Study) -> Headline:
-    """What helps or hurts the answers, by the study's verdicts."""
-    parameters: Any = study.provenance.parameters
-    rows, effects, answers = study.verdicts.to_dict("records"), study.effects, measured_answers(study)
-    changes = []
-    for row in rows:
-        for about in (name for name in ABOUT if row.get(name) in (HELPS, HURTS, LARGER, SMALLER)):
-            effect_row = effects[(effects["mitigation"] == row["mitigation"]) & (effects["about"] == about)].iloc[0]
-            subject, effect = ABOUT_WORDS[about], effect_words(effect_row.to_dict())
-            if row[about] in (HELPS, HURTS):
-                changes.append(f"{row['mitigation']} {row[about]} ({subject}: {effect})")
-            else:
-                verb = "rises" if row[about] == LARGER else "falls"
-                changes.append(f"{'under' if changes else 'Under'} {row['mitigation']}, {subject} {verb}: {effect}")
-    verdict = f"{'; '.join(changes)}." if changes else "No mitigation is shown to help or to hurt."
-    words = {
-        UNCHANGED: "inactive, it changed nothing",
-        UNDECIDED_ANSWERS: "not decided",
-        NO_EFFECT: "no measurable effect",
-    }
-    outcomes = "; ".join(f"{row['mitigation']} (answers: {words.get(row['answers'], row['answers'])})" for row in rows)
-    text = f"Tried on {parameters['task']}: {outcomes}."
-    if limit := floor_or_ceiling(study):
-        verdict = f"{limit} {verdict}"
-    elif len(answers):
-        text += f" Without a mitigation {float(answers['baseline'].iloc[0]):.0%} of the answers are right."
-    return Headline(verdict, text, "mitigations", "Mitigations")
+    return [] if measured.study is None else [headline(measured.study, "mitigations", "Mitigations")]
 
 
 def _study_parts(measured: Measurements) -> list[Part]:
@@ -231,9 +171,7 @@ def _study_parts(measured: Measurements) -> list[Part]:
     study = measured.study
     if study is None:
         return []
-    caption = f"Mitigations against none, {study.provenance.parameters['task']}"
-    more = [in_detail(study, findings=study.findings())]
-    return [block(study, "mitigations-chart", caption, [mitigations_headline(study).sentence], more=more)]
+    return [block(study, "mitigations-chart", f"Mitigations against none, {study.provenance.parameters['task']}")]
 
 
 MITIGATIONS = ReportSection(
@@ -287,19 +225,22 @@ def _failure_stage_parts(measured: Measurements) -> list[Part]:
     if result is None:
         return []
     parameters: Any = result.provenance.parameters
-    prompts, sequences = parameters["prompts"], len(parameters["seeds"])
     lengths, dtypes = (", ".join(map(str, parameters[name])) for name in ("lengths", "dtypes"))
     note = (
-        f"Asked: {prompts} prompts of {sequences} drawn sequences, of {lengths} items, in {dtypes}. More "
-        "lengths, sequences and precisions, another task, a mitigation beside it: `ostools probe stage`."
+        f"Asked: {parameters['prompts']} prompts of {len(parameters['seeds'])} drawn sequences, of {lengths} items, in {dtypes}"
+        ". `ostools probe stage` asks others."
     )
-    caption, more = f"Where answers are lost, {task_of(result)}", [in_detail(result.probes)]
-    content: Any = {"tables": tables_of(result), "notes": [note], "more": more}
-    return [block(result, "failure-stage-chart", caption, result.findings(), has_words=True, **content)]
+    caption, tables = f"Where answers are lost, {task_of(result)}", tables_of(result)
+    more = [More("The probes", tables=tables_of(result.probes))]
+    return [block(result, "failure-stage-chart", caption, has_words=True, tables=tables, notes=[note], more=more)]
 
 
 def _failure_stage_headlines(measured: Measurements) -> list[Headline]:
-    return [] if measured.failure_stage is None else [errors_headline(measured.failure_stage)]
+    return (
+        []
+        if measured.failure_stage is None
+        else [headline(measured.failure_stage, "failure-stage", "Where it is lost")]
+    )
 
 
 def _failure_stage_verdict(measured: Measurements) -> StripField:

@@ -1,4 +1,4 @@
-"""The one builder of pages: a result, its chart, the sentences on it, and its tables."""
+"""The one builder of what pages show: a result, its chart, the sentences on it, and its tables."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from ostools.ground.errors import InputError, in_words
 from ostools.reporting.charts import finished
 from ostools.reporting.page.page import Figure
-from ostools.reporting.page.section import More, Part, Table, frame_table
-from ostools.results import Result
+from ostools.reporting.page.section import Headline, More, Part, Table, frame_table
+from ostools.results import Chart, Result
 from ostools.results.table_head import TableHead
 
 
@@ -17,26 +17,27 @@ def block(
     result: Result,
     name: str,
     caption: str,
-    sentences: Sequence[str],
+    sentences: Sequence[str] | None = None,
     *,
-    aloud: str = "",
-    chart: Callable[[Any], Any] = finished,
+    chart: Callable[[Any], Chart] = finished,
     has_words: bool = False,
     **part_fields: Any,
 ) -> Part:
-    """A result's chart and the sentences on it; `part_fields`: titles, tables, notes of the part.
+    """A result's chart, its findings, and its tables folded away; `part_fields`: title, quote, tables, notes of the part.
 
-    aloud: words after the caption for those who do not see the chart; without them the first sentence.
-    has_words: the sentences say what the chart says under its title. A chart that cannot be drawn is
-    replaced by the reason.
+    sentences: in place of the findings. has_words: the sentences say what the chart says under its title. A chart that cannot
+    be drawn is replaced by the reason.
     """
-    words = aloud or (sentences[0] if sentences else "")
+    sentences = result.findings() if sentences is None else sentences
+    more = [*part_fields.pop("more", ()), More("In detail", tables=tables_of(result))]
+    fields = {"findings": sentences, "more": more, **part_fields}
     try:
-        figure = Figure(name, chart(result), caption, f"{caption}. {words}", has_words=has_words)
+        words = f"{caption}. {sentences[0] if sentences else ''}"
+        figure = Figure(name, chart(result), caption, words.strip(), has_words=has_words)
     except (InputError, LookupError, ValueError) as error:
-        notes = [f"{caption} could not be drawn: {in_words(error)}", *part_fields.pop("notes", ())]
-        return Part(findings=sentences, notes=notes, **part_fields)
-    return Part(figure=figure, findings=sentences, **part_fields)
+        notes = [f"{caption} could not be drawn: {in_words(error)}", *fields.pop("notes", ())]
+        return Part(notes=notes, **fields)
+    return Part(figure=figure, **fields)
 
 
 def tables_of(result: Result, *heads: TableHead) -> list[Table]:
@@ -46,6 +47,7 @@ def tables_of(result: Result, *heads: TableHead) -> list[Table]:
     return [frame_table(title, frame) for title, frame in tables if len(frame)]
 
 
-def in_detail(result: Result, *heads: TableHead, findings: Sequence[str] = (), **fields: Any) -> More:
-    """The tables of a result, folded away, after these sentences."""
-    return More("In detail", findings=findings, tables=tables_of(result, *heads), **fields)
+def headline(result: Result, section: str, link: str) -> Headline:
+    """A result's first finding, and the second beside it, for the first screen."""
+    verdict, *figures = result.findings()
+    return Headline(verdict, " ".join(figures[:1]), section, link)

@@ -192,7 +192,7 @@ class ReportSection:
     lead: str
     step: Step
     parts: Callable[[Measurements], Sequence[Part]]
-    headlines: Callable[[Measurements], Sequence[Headline | None]] = lambda measured: []
+    headlines: Callable[[Measurements], Sequence[Headline]] = lambda measured: []
     verdict: Callable[[Measurements], StripField] | None = None
     dear: Callable[[Shape, int], str] = lambda shape, pos: ""
 

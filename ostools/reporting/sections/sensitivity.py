@@ -17,8 +17,8 @@ from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.unloaded import Unloaded
 from ostools.models.untrained import drawing_bytes
 from ostools.reporting.charts.heads_view import interactive_view
-from ostools.reporting.findings import sensitivity as findings
-from ostools.reporting.findings.effects import FALLS_BEHIND, contrast_words, position_headline
+from ostools.reporting.findings.effects import FALLS_BEHIND
+from ostools.reporting.findings.sensitivity import layers_finding, no_size
 from ostools.reporting.page.page import Script
 from ostools.reporting.page.section import (
     FAIL,
@@ -33,7 +33,7 @@ from ostools.reporting.page.section import (
     ScriptView,
     StripField,
 )
-from ostools.reporting.sections.blocks import block, in_detail, tables_of
+from ostools.reporting.sections.blocks import block, headline, tables_of
 from ostools.reporting.sections.extent import DEAR, PASSAGE_TOKENS
 from ostools.reporting.sections.records import LeftOut, Measurements, Plan, ReportSection, Run, Step, dear_from
 from ostools.results import Frame, frame_of
@@ -133,14 +133,12 @@ def _state(comparison: Comparison | None) -> str:
         return FAIL
     if certified["holds"].isna().any():
         return OPEN
-    return NO_SIZE if findings.no_size(float(certified["median_log10_looseness"].min())) else HOLD
+    return NO_SIZE if no_size(float(certified["median_log10_looseness"].min())) else HOLD
 
 
-def _headlines(measured: Measurements) -> list[Headline | None]:
-    lines = [findings.shape_headline(measured.profile), findings.certificate_headline(measured.sensitivity)]
-    if measured.comparison is not None:
-        lines += [findings.bounds_headline(measured.comparison), findings.forms_headline(measured.comparison)]
-    return lines
+def _headlines(measured: Measurements) -> list[Headline]:
+    lines = [] if measured.profile is None else [headline(measured.profile, "sensitivity", "Sensitivity")]
+    return lines + ([] if measured.comparison is None else [headline(measured.comparison, "sensitivity", "Bounds")])
 
 
 # --- the sections
@@ -152,25 +150,20 @@ def _sensitivity_parts(measured: Measurements) -> list[Part]:
         return []
     parts = [sensitivity_block(measured.sensitivity, measured.comparison, "profile")]
     if measured.profile is not None:
-        headline = findings.shape_headline(measured.profile)
-        sentences = [] if headline is None else [headline.sentence]
         caption = "Sensitivity by thirds of the prompt, the largest shares, and what freezing changes"
-        words: Any = {"title": "Which tokens matter?", "notes": [SHAPE_NOTE]}
-        parts.append(block(measured.profile, "profile-chart", caption, sentences, **words))
+        parts.append(
+            block(measured.profile, "profile-chart", caption, title="Which tokens matter?", notes=[SHAPE_NOTE])
+        )
     return parts
 
 
 def sensitivity_block(profile: Sensitivity, comparison: Comparison | None, name: str) -> Part:
     """The norms of one prompt; with bounds and forms beside them where there are some."""
-    sentences = findings.sensitivity_findings(profile)
     if comparison is None:
-        return block(profile, name, "Sensitivity of y to every token", sentences, more=[in_detail(profile)])
+        return block(profile, name, "Sensitivity of y to every token")
     caption = "Sensitivity of y to every token, certified bounds and the paper's forms"
-    headlines = findings.bounds_headline(comparison), findings.forms_headline(comparison)
-    all_variants = [*sentences, *findings.comparison_findings(comparison)]
-    content: Any = {"tables": tables_of(comparison, VARIANT_TABLE), "more": [in_detail(profile, findings=all_variants)]}
-    shown = [line.sentence for line in headlines if line is not None]
-    return block(_chart_variants(comparison), name, caption, shown, aloud=sentences[0], **content)
+    sentences, tables = [*comparison.findings(), *profile.findings()], tables_of(comparison, VARIANT_TABLE)
+    return block(_chart_variants(comparison), name, caption, sentences, tables=tables)
 
 
 def _chart_variants(comparison: Comparison) -> Comparison:
@@ -189,7 +182,7 @@ def _layers_parts(measured: Measurements) -> list[Part]:
     """Every layer as a heat map."""
     if measured.layers is None:
         return []
-    caption, sentences = "Sensitivity of y to every token at every layer", [findings.layers_finding(measured.layers)]
+    caption, sentences = "Sensitivity of y to every token at every layer", [layers_finding(measured.layers)]
     return [block(measured.layers, "layers-chart", caption, sentences)]
 
 
@@ -198,7 +191,7 @@ def _attention_parts(measured: Measurements) -> list[Part]:
     if measured.attention is None:
         return []
     caption = "Attention of the last token, a row per layer and head"
-    rows = block(measured.attention, "attention-chart", caption, measured.attention.findings())
+    rows = block(measured.attention, "attention-chart", caption)
     source, note = interactive_view(measured.attention, "heads")
     view = ScriptView("heads", "Interactive attention patterns, drawn by circuitsvis", Script(source, "module"))
     return [rows, Part(title="Head by head", notes=[note], view=view)]
@@ -272,7 +265,7 @@ def _position_verdict(measured: Measurements) -> StripField:
 
 
 def _position_headlines(measured: Measurements) -> list[Headline]:
-    return [] if measured.position is None else [position_headline(measured.position)]
+    return [] if measured.position is None else [headline(measured.position, "position", "Position")]
 
 
 def _position_parts(measured: Measurements) -> list[Part]:
@@ -282,10 +275,7 @@ def _position_parts(measured: Measurements) -> list[Part]:
     caption = "Sensitivity by position over rotated passages"
     if effect.provenance.parameters["untrained"]:
         caption += ", beside the same architecture before training"
-    sentences, aloud = [position_headline(effect).sentence], " ".join(contrast_words(effect))
-    scale = "Decades (log10) above the middle third, with 95% intervals over passages (low, high)."
-    more = [in_detail(effect, TableHead("contrasts"), notes=[scale])]
-    return [block(effect, "position-chart", caption, sentences, aloud=aloud, more=more)]
+    return [block(effect, "position-chart", caption)]
 
 
 POSITION = ReportSection(

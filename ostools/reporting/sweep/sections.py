@@ -16,9 +16,9 @@ from ostools.measure.profiles.compare import compare
 from ostools.reporting.findings.collapse import verdicts_at_y
 from ostools.reporting.findings.sensitivity import NORMS
 from ostools.reporting.page.section import Part, Section, Table
-from ostools.reporting.sections.answers import EVALUATE, FAILURE_STAGE, evaluation_block
-from ostools.reporting.sections.blocks import block, in_detail
-from ostools.reporting.sections.collapse import COLLAPSE, collapse_block
+from ostools.reporting.sections.answers import EVALUATE, FAILURE_STAGE
+from ostools.reporting.sections.blocks import block
+from ostools.reporting.sections.collapse import COLLAPSE
 from ostools.reporting.sections.sensitivity import sensitivity_block
 from ostools.reporting.style.theme import KINDS
 from ostools.reporting.sweep.cells import Cells, cells_of, groups, provenance_of, require_finite, sources_of
@@ -52,7 +52,7 @@ _PATHS = (
 
 
 def _result_block(cells: Cells, result: Any, name: str) -> Part:
-    return block(result, name, cells.title, result.findings(), has_words=True, more=[in_detail(result)])
+    return block(result, name, cells.title, has_words=True)
 
 
 @dataclass(frozen=True)
@@ -245,8 +245,7 @@ LOOKS: dict[str, Look] = {
         EVALUATE.title,
         EVALUATE.lead,
         ("mitigation", "dtype"),
-        lambda cells, result, name: evaluation_block(result, name),
-        _ANSWER_CELLS,
+        cells_of_table=_ANSWER_CELLS,
     ),
     "failure-stage": Look(FAILURE_STAGE.title, FAILURE_STAGE.lead, ("seed",)),
     "probe": Look("What do probes decode?", _DECODED, ("mitigation", "seed")),
@@ -255,8 +254,7 @@ LOOKS: dict[str, Look] = {
         COLLAPSE.title,
         COLLAPSE.lead,
         ("mitigation",),
-        lambda cells, result, name: collapse_block(result, name),
-        {"the pair at y is hidden from n (–: no range)": _hidden},
+        cells_of_table={"the pair at y is hidden from n (–: no range)": _hidden},
     ),
     "sensitivity": Look(
         "Sensitivity (Section 5)",

@@ -15,6 +15,7 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.ground.words import number
 from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.reporting import charts
 from ostools.results import Result
 from tests.reporting.every import EVERY, model, prompt
 from tests.reporting.made import PROVENANCE, made_sensitivity
@@ -44,21 +45,46 @@ def test_the_sentences_of_a_change_and_of_bounds_have_the_numbers_of_their_table
     assert f"to {number(values.max())} at token" in paths.findings()[0]
 
 
-def test_the_attention_beside_each_linearisation_has_a_sentence_of_its_own() -> None:
+def test_the_attention_beside_each_linearisation_is_told_with_the_words_of_its_row() -> None:
     measured: Any = EVERY["Sensitivity"]()
     compared: Any = ost.compare(measured, ost.attention(model(), prompt()))
-    assert [row["spearman"] for row in compared.summary.to_dict("records")] == pytest.approx(
-        [float(sentence.rpartition("Spearman ")[2].rstrip(").")) for sentence in compared.findings()], abs=0.005
-    )
+    (said,) = compared.findings()
+    assert len(compared.summary) == 2
+    assert all(f"`{row['variant']}` is {row['words']}." in said for row in compared.summary.to_dict("records"))
 
 
 def test_a_chart_is_imported_when_it_is_drawn() -> None:
-    code = (
-        "import sys, ostools.measure, ostools.results; "
-        "print(sorted(name for name in sys.modules if name.startswith('ostools.reporting')))"
+    assert modules_loaded_by("import sys\nimport ostools.measure, ostools.experiments", "ostools.reporting") == set()
+
+
+def modules_loaded_by(code: str, prefix: str) -> set[str]:
+    """Modules of that prefix that the last line of the code loads, in a process of its own."""
+    *before, last = code.strip().splitlines()
+    program = "\n".join(["import sys", *before, "first = set(sys.modules)", last, "print(*(set(sys.modules) - first))"])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return {name for name in done.stdout.split() if name.startswith(prefix)}
+
+
+def test_charts_of_measurements_import_no_experiments_and_no_sweeps() -> None:
+    names = [module.name for module in pkgutil.iter_modules(charts.__path__) if module.name != "experiments"]
+    loaded = modules_loaded_by(
+        f"import ostools.measure\nimport {', '.join(f'ostools.reporting.charts.{name}' for name in names)}", "ostools."
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert not {name for name in loaded if name.startswith(("ostools.experiments", "ostools.sweep"))}
+
+
+def test_the_first_plot_of_a_sensitivity_loads_at_most_fifteen_modules() -> None:
+    frame = made_sensitivity({"full": [1.0, 2.0], "frozen": [2.0, 1.0]}).frame.to_dict("list")
+    code = f"""
+import pandas as pd, ostools.measure
+from ostools.measure.jacobian.sensitivity import Sensitivity
+from ostools.reporting import charts
+from ostools.results import Provenance
+model = {{"name": "made", "dtype": "float32"}}
+made = Sensitivity(pd.DataFrame({frame!r}), Provenance(model, {{}}, None, {{}}))
+made.plot()
+"""
+    assert 0 < len(modules_loaded_by(code, "ostools")) <= 15
 
 
 def test_a_result_without_a_chart_is_refused_and_a_derived_one_is_drawn_as_its_own_kind() -> None:

@@ -13,9 +13,9 @@ import pytest
 from ostools.measure import Collapse
 from ostools.measure.collapse.verdicts import IN_A_RANGE, OVERFLOWS, TO_THE_END, TOLD_APART, UNDECIDED
 from ostools.reporting.charts.collapse import collapse_chart
-from ostools.reporting.findings.collapse import collapse_findings, verdicts_at_y
+from ostools.reporting.findings.collapse import collapse_findings, pair_verdict, verdicts_at_y
 from ostools.reporting.report.rendering import verdicts
-from ostools.reporting.sections.collapse import PRECISION, collapse_headline
+from ostools.reporting.sections.collapse import PRECISION
 from ostools.reporting.sections.records import Measurements
 from tests.reporting.made import made_collapse, words_of
 from tests.sets import quick
@@ -52,13 +52,11 @@ def spans_in(text: str) -> set[tuple[int, int]]:
 
 def told(result: Collapse) -> dict[str, str]:
     """Every text on the pair at y, by where it stands."""
-    headline = collapse_headline([result])
-    assert headline is not None
     section = PRECISION.section(Measurements(result.provenance, "", (), casts=[result]))
     assert section is not None
     rows = [row for part in section.parts for table in part.tables for row in table.rows]
     return {
-        "headline": headline.sentence,
+        "headline": pair_verdict([result]),
         "findings": " ".join(result.findings()),
         "section on precision": " | ".join(cell for row in rows for cell in row),
     }
@@ -96,9 +94,7 @@ def test_every_sentence_says_what_the_verdict_says(name: str, overflow: tuple[st
 
 def test_where_nothing_was_measured_nothing_is_claimed() -> None:
     result = made_collapse(lambda n: 1.0, overflow=["float16"], noise={})
-    headline = collapse_headline([result])
-    assert headline is not None
-    assert headline.verdict == "Whether the two sequences collapse was not tested."
-    assert headline.text.startswith("float16 overflows on this model: not measured. `ostools collapse --dtype ")
+    untested = "Whether a precision hides the pair was not tested. float16 overflows on this model: not measured."
+    assert pair_verdict([result]) == untested
     assert verdicts(Measurements(result.provenance, "", (), collapses=[result]))[0].state == STRIP[OVERFLOWS]
     assert not any(map(spans_in, collapse_findings(result)))

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 from ostools.ground.errors import InputError
-from ostools.measure import Collapse, Comparison, Evaluation
+from ostools.measure import Collapse, Evaluation
 from ostools.reporting.findings import sensitivity as findings
 from ostools.reporting.findings.answers import answers_sentence
 from ostools.reporting.findings.collapse import collapse_findings, collapse_summary, tails
 from ostools.reporting.sections.answers import task_with_room
-from ostools.reporting.sections.collapse import PRECISION, collapse_headline
+from ostools.reporting.sections.collapse import PRECISION
 from ostools.reporting.sections.records import Measurements
 from tests.reporting.made import PROVENANCE, made_collapse, made_comparison, made_evaluation, made_sensitivity
 
@@ -51,17 +51,13 @@ def test_whether_a_curve_falls_and_by_which_law() -> None:
 
 def test_falls_and_hidden_are_two_words_with_one_meaning_each() -> None:
     """A distance that stays what it is falls nowhere, and is hidden all the same where the noise is larger."""
-    explained = (
-        "Hidden is another question: whether the distance, small or large, is below the rounding noise of a dtype."
+    hides, falls, dtypes, *_ = collapse_findings(made_collapse(lambda n: 3.0, noise={"bfloat16": 4.0}))
+    assert hides.startswith(
+        "bfloat16 hides the difference between n and n + 1 items of figure-5a from 1 on, up to 128: "
     )
-    steady = collapse_findings(made_collapse(lambda n: 3.0, noise={"bfloat16": 4.0}))
-    assert "it does not fall" in steady[0]
-    assert steady[1] == explained
-    assert steady[2].startswith("In bfloat16 the pair is hidden from 1, the shortest tried, on")
-    assert not any("collapse" in sentence for sentence in steady)
-    falls = collapse_findings(made_collapse(lambda n: 3.0 / n, noise={"bfloat16": 4.0}))
-    apart = collapse_findings(made_collapse(lambda n: 3.0, noise={"bfloat16": 0.1}))
-    assert explained not in (*falls, *apart)
+    assert "it does not fall" in falls
+    assert dtypes.startswith("In bfloat16 the pair is hidden from 1, the shortest tried, on")
+    assert not any("collapse" in sentence for sentence in (hides, falls, dtypes))
 
 
 def test_a_seed_apart_is_no_hidden_length() -> None:
@@ -101,13 +97,10 @@ def test_what_storing_shifts_is_not_noise() -> None:
     assert plain == pytest.approx([4.0, 4.0, 0.0, 1e-9, 4e9])
     assert int8 == pytest.approx([4.0, 2.0, 9.0, 1e-3, 2000])
     section = PRECISION.section(Measurements(PROVENANCE, "text", ("t",), precision=both))
-    headline = collapse_headline([both])
     assert section is not None
-    assert headline is not None
     assert list(section.parts[0].tables[0].rows[1])[:5] == ["int8-weights", "4", "2", "9", "0.001"]
-    assert section.parts[0].findings == [headline.sentence]
-    assert "int8-weights on figure-5a comes nearest: " in headline.text
-    assert "over the last quarter of the lengths the distance is 2,000 times" in headline.text
+    assert section.parts[0].findings == both.findings()
+    assert "int8-weights on figure-5a comes nearest, its distance 2,000 times the rounding noise" in both.findings()[0]
 
 
 # --- sensitivity
@@ -138,10 +131,7 @@ def test_a_run_says_the_error_of_its_arithmetic_and_apart_from_it_that_of_sampli
         made = replace(made, frame=made.frame.assign(frobenius_lower=[1.0, 2.0], frobenius_upper=upper))
         parameters = {"runs": {str(index): run for index, run in enumerate(runs)}}
         certified = replace(made, provenance=replace(made.provenance, parameters=parameters))
-        headline = findings.certificate_headline(certified)
-        in_section = [one for one in findings.sensitivity_findings(certified) if one.startswith("Arithmetic")]
-        assert in_section == ([] if headline is None else [headline.sentence])
-        return "".join(in_section)
+        return "".join(one for one in certified.findings() if one.startswith("Arithmetic"))
 
     exact, better = ({"certificate": {"error": share / 10, "within": share}} for share in (0.1, 0.002))
     words = "moves as its derivative says, to {}. The Jacobians of all tokens together are within {} of the true ones (95%)."
@@ -174,26 +164,16 @@ def test_layers_leave_out_what_lies_above_the_last_block() -> None:
 PROFILE = np.array([1.0, 3.0, 2.0, 5.0, 4.0, 6.0])
 
 
-@pytest.mark.parametrize(
-    ("variant", "times", "words"),
-    [
-        ("local", [1e5] * 6, "it holds at all 6 tokens; it is 10^5.0 times the measured norm in the median"),
-        ("local", [1e5] * 6, "of no use as a size; rank correlation with the measured norms: Spearman 1.00."),
-        ("windowed(1)", [10, 10, 0.25] + [10] * 3, "IT DOES NOT HOLD, the measured norm is larger at 1 of 6 tokens"),
-        ("windowed(1)", [10, 10, 0.25] + [10] * 3, "please report it"),
-        ("proof", [0.99] + [9] * 5, "below the measured frozen operator norm at 1 of"),
-        ("proof", [1.0] + [9] * 5, "lies above"),
-    ],
-)
-def test_a_bound_or_a_form_above_or_below_by_any_amount(variant: str, times: list[float], words: str) -> None:
-    (said,) = findings.comparison_findings(made_comparison(PROFILE.tolist(), {variant: (PROFILE * times).tolist()}))
-    assert words in said
+def test_a_bound_below_a_norm_by_any_amount_fails_aloud_and_a_loose_one_is_no_size() -> None:
+    def said(times: list[float]) -> str:
+        (sentence,) = made_comparison(PROFILE.tolist(), {"windowed(1)": (PROFILE * times).tolist()}).findings()
+        return sentence
 
-
-def bounds_said(made: Comparison) -> str:
-    headline = findings.bounds_headline(made)
-    assert headline is not None
-    return headline.sentence
+    assert said([10, 10, 0.999] + [10] * 3).startswith("CERTIFIED BOUNDS FAIL: windowed(1). ")
+    assert "please report it" in said([10, 10, 0.999] + [10] * 3)
+    assert "`windowed(1)`, is 10^5.0 times the measured norm in the median over tokens, true and of no use" in said(
+        [1e5] * 6
+    )
 
 
 @pytest.mark.parametrize("left_open", [0, 1])
@@ -202,35 +182,28 @@ def test_one_undecided_bound_is_in_the_headline(left_open: int) -> None:
     made = made_comparison([1.0, 2.0, 3.0], {"windowed(1)": [90.0] * 3, "local": [10.0, 20.0, 30.0]})
     verdicts: list[object] = [True, True]
     verdicts[left_open] = pd.NA
-    said = bounds_said(replace(made, summary=made.summary.assign(holds=verdicts)))
+    (said,) = replace(made, summary=made.summary.assign(holds=verdicts)).findings()
     assert "does not decide whether 1 of 2 certified bounds hold" in said
     assert "Every certified bound holds" not in said
     verdicts[1 - left_open] = False
-    said = bounds_said(replace(made, summary=made.summary.assign(holds=verdicts)))
+    (said,) = replace(made, summary=made.summary.assign(holds=verdicts)).findings()
     assert f"CERTIFIED BOUNDS FAIL: {('local', 'windowed(1)')[left_open]}." in said
 
 
 def test_a_comparison_with_an_estimate_is_not_told_as_measured() -> None:
     made = made_comparison([1.0, 2.0, 3.0], {"local": [1.0] * 3, "proof": [1.0, 2.0, 4.0]})
-    estimated = replace(made, summary=made.summary.assign(method="estimate"))
-    bound, paper = findings.comparison_findings(estimated)
+    estimated = replace(made, summary=made.summary.assign(method="estimate", holds=[True] * len(made.summary)))
+    bound, forms = estimated.findings()
     assert "lower end of the estimated norm" in bound
-    assert "lower end of the estimated frozen operator norm" in paper
-    forms = findings.forms_headline(estimated)
-    assert forms is not None
-    assert "measured" not in bound + paper + bounds_said(estimated) + forms.text
-    assert "estimated" not in " ".join(findings.comparison_findings(made))
+    assert "measured" not in bound + forms
+    assert "estimated" not in " ".join(made.findings())
 
 
-def test_two_tokens_have_no_order_and_few_no_verdict() -> None:
+def test_few_tokens_have_no_verdict() -> None:
     for count in (1, 2):
         few = made_comparison([1.0] * count, {"local": [2.0] * count, "proof": [1.0] * count})
-        bound, form = findings.comparison_findings(few)
-        assert "too few tokens, or equal ones, for an order" in bound
-        assert form.endswith(f"not tested here: {count} tokens, 8 needed.")
-        forms = findings.forms_headline(few)
-        assert forms is not None
-        assert f"`proof` is not tested here: {count} tokens, 8 needed." in forms.text
+        _, forms = few.findings()
+        assert f"`proof` is not tested here: {count} tokens, 8 needed." in forms
 
 
 # --- answers

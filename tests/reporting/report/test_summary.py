@@ -16,12 +16,8 @@ from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError
 from ostools.ground.words import number
 from ostools.models import Prompt
-from ostools.reporting.findings.effects import position_headline
-from ostools.reporting.findings.sensitivity import bounds_headline, forms_headline
 from ostools.reporting.report.rendering import findings_section, headlines, verdicts
 from ostools.reporting.sections import sensitivity
-from ostools.reporting.sections.answers import evaluation_headline, mitigations_headline
-from ostools.reporting.sections.collapse import collapse_headline
 from ostools.reporting.sections.records import LeftOut, Measurements, Plan, Run
 from ostools.results import Provenance
 from tests.experiments.test_position import made as made_position
@@ -59,24 +55,25 @@ def test_nothing_measured_is_not_tested_and_has_no_headline() -> None:
 
 def test_the_headline_of_a_collapse() -> None:
     """10 / n is below 0.33 from n = 31 on, and below 0.0795 from n = 126 on: three lengths."""
-    hides = "bfloat16 hides the difference between n and n + 1 ones from 31 on, up to 128."
-    first = "This is the range that begins first. 1 of 2 cases (a prompt in a precision) have one."
-    nearest = (
-        "Of the prompt and lengths up to 128, bfloat16 on figure-5a comes nearest: over the last quarter of the lengths"
-    )
-    for noise, verdict, words in (
-        (0.33, hides, first),
-        (0.01, "The two sequences do not collapse over these lengths.", nearest),
+    for noise, verdict in (
+        (
+            0.33,
+            "bfloat16 hides the difference between n and n + 1 items of figure-5a from 31 on, up to 128: a range of lengths in "
+            "1 of 2 cases (a prompt in a precision).",
+        ),
+        (
+            0.01,
+            "No precision hides the pair up to n = 128: bfloat16 on figure-5a comes nearest, its distance 8.89 times ",
+        ),
         (
             0.0795,
-            "Whether the two sequences collapse is not decided.",
-            "hidden at 3 of the 128 lengths tried, up to 128;",
+            "On figure-5a in bfloat16 the pair is not decided: hidden at 3 of the 128 lengths tried, up to 128;",
         ),
     ):
-        said = collapse_headline([made_collapse(lambda n: 10.0 / n, noise={"float32": 1e-9, "bfloat16": noise})])
-        assert said is not None
-        assert said.verdict == verdict
-        assert words in said.text
+        made = made_collapse(lambda n: 10.0 / n, noise={"float32": 1e-9, "bfloat16": noise})
+        (line,) = headlines(measurements(collapses=[made]))
+        assert line.verdict.startswith(verdict)
+        assert line.verdict == made.findings()[0]
 
 
 def test_below_the_noise_of_each_but_above_that_of_the_difference_they_can_be_told_apart() -> None:
@@ -111,7 +108,7 @@ def position_of(start: float, end: float) -> PositionEffect:
 def test_the_position_effect_decides_on_over_squashing(start: float, end: float, state: str, verdict: str) -> None:
     made = position_of(start, end)
     assert strip(position=made)["Over-squashing"] == state
-    said = position_headline(made)
+    (said,) = headlines(measurements(position=made))
     assert (said.verdict, said.link) == (verdict, "Position")
     assert said.text.startswith("Over 5 passages of 12 tokens, each in three rotations")
     low, high = (f"{number(10.0**value)}× [{number(10.0**value)}, {number(10.0**value)}]" for value in (start, end))
@@ -128,15 +125,24 @@ def test_the_field_of_bounds_says_what_the_headline_says() -> None:
     broken = made_comparison(TEN.tolist(), {"local": (TEN / 2).tolist(), "windowed(1)": (TEN * 50).tolist()})
     loose = made_comparison(TEN.tolist(), {"local": (TEN * 1e61).tolist()})
     for made, state, tone, verdict in (
-        (holds, "hold", "no", "Every certified bound holds; the tightest is 5 times the measured norm."),
+        (
+            holds,
+            "hold",
+            "no",
+            "Every certified bound holds; the tightest, `local`, is 5 times the measured norm in the median",
+        ),
         (undecided, "not decided", "open", "The estimate does not decide whether 1 of 2 certified bounds hold;"),
         (broken, "FAIL", "yes", "CERTIFIED BOUNDS FAIL: local."),
-        (loose, "hold, of no use as a size", "open", "Every certified bound holds; the tightest is 10^61.0 times the"),
+        (
+            loose,
+            "hold, of no use as a size",
+            "open",
+            "Every certified bound holds; the tightest, `local`, is 10^61.0 times the",
+        ),
     ):
-        said = bounds_headline(made)
-        assert said is not None
-        assert said.verdict.startswith(verdict)
-        assert ("please report it" in said.text) == (state == "FAIL")
+        (said,) = made.findings()
+        assert said.startswith(verdict)
+        assert ("please report it" in said) == (state == "FAIL")
         (field,) = [field for field in verdicts(measurements(comparison=made)) if field.name == "Bounds"]
         assert (field.state, field.tone) == (state, tone)
 
@@ -147,7 +153,7 @@ def test_what_has_a_headline_is_not_said_to_be_left_out() -> None:
     found = replace(measurements(profile=profile_of(TEN), comparison=comparison), provenance=provenance)
     found.left_out.append(LeftOut("sensitivity", "windowed(1) is not computed"))
     (part,) = findings_section(found, []).parts
-    assert [one.link for one in part.headlines] == ["Sensitivity", "Bounds", "Forms"]
+    assert [one.link for one in part.headlines] == ["Sensitivity", "Bounds"]
     assert list(part.findings) == []
     (part,) = findings_section(replace(found, comparison=None), []).parts
     assert [one.link for one in part.headlines] == ["Sensitivity"]
@@ -174,11 +180,10 @@ def test_the_refusal_of_the_bounds_goes_before_that_of_the_forms(monkeypatch: py
     ],
 )
 def test_a_form_is_believed_by_the_rule_that_stands_beside_it(values: np.ndarray, words: str, right: str) -> None:
-    said = forms_headline(made_comparison(TEN.tolist(), {"local": (9 * TEN).tolist(), "proof": values.tolist()}))
-    assert said is not None
-    assert said.verdict == f"Forms that are not bounds: {right} of 1 can be believed on this prompt."
-    assert said.text.startswith(f"`proof` is {words}.")
-    assert "correlation of 0.9 on, over at least 8 tokens, and a size within a factor of 2." in said.text
+    _, said = made_comparison(TEN.tolist(), {"local": (9 * TEN).tolist(), "proof": values.tolist()}).findings()
+    believed = f"Forms that are not bounds: {right} of 1 can be believed on this prompt."
+    assert said.startswith(f"{believed} `proof` is {words}.")
+    assert "correlation of 0.9 on, over at least 8 tokens, and a size within a factor of 2." in said
 
 
 # --- where answers are wrong
@@ -237,11 +242,11 @@ def test_answers_are_counted() -> None:
     for rows, state in (([right, wrong], "found"), ([right], "not found"), ([right, other], "not decided")):
         made = made_evaluation(rows)
         assert strip(evaluations=[made])["Wrong answers"] == state
-        assert evaluation_headline(made).verdict == f"The model answers 1 of {len(rows)} prompts of count-ones right."
-    assert "1 could not be read, and are neither right nor wrong" in evaluation_headline(made).text
-    cut = evaluation_headline(made_evaluation([{"length": n, "kind": "cut off"} for n in (2, 8)]))
-    assert cut.verdict == "None of 2 texts holds an answer in the form that count-ones asks for."
-    assert "(cut off): " in cut.text
+        assert made.findings()[0] == f"The model answers 1 of {len(rows)} prompts of count-ones right."
+    assert "1 could not be read, and are neither right nor wrong" in made.findings()[1]
+    cut = made_evaluation([{"length": n, "kind": "cut off"} for n in (2, 8)]).findings()
+    assert cut[0] == "None of 2 texts holds an answer in the form that count-ones asks for."
+    assert "(cut off): " in cut[-1]
 
 
 def test_a_task_that_could_not_be_asked_is_said_with_its_reason_where_other_sections_are_there() -> None:
@@ -278,15 +283,12 @@ def test_a_mitigation_is_what_the_study_says(verdict: str, state: str, told: str
     made = study_of(verdict)
     assert strip(study=made)["Mitigations"] == state
     assert strip(study=study_of(verdict, baseline=1.0))["Mitigations"] == "not tested"
-    said = mitigations_headline(made)
-    assert said is not None
-    assert (
-        said.text == f"Tried on copy-last: hint (answers: {told}). Without a mitigation 50% of the answers are right."
-    )
+    first, tried = made.findings()
+    assert tried == f"Tried on copy-last: hint (answers: {told}). Without a mitigation 50% of the answers are right."
     if verdict in ("helps", "hurts"):
-        assert said.verdict.startswith(f"hint {verdict} (answers: +25.0 points")
+        assert first.startswith(f"hint {verdict} (answers: +25.0 points")
     else:
-        assert said.verdict == "No mitigation is shown to help or to hurt."
+        assert first == "No mitigation is shown to help or to hurt."
 
 
 def test_what_a_mitigation_raises_or_lowers_is_said_of_the_quantity() -> None:
@@ -294,11 +296,11 @@ def test_what_a_mitigation_raises_or_lowers_is_said_of_the_quantity() -> None:
     lower = made.effects.assign(about="log_probability", quantity="log_probability", effect=-9.4, low=-11.0, high=-7.0)
     verdicts_of = made.verdicts.assign(log_probability="smaller")
     made = replace(made, effects=pd.concat([made.effects, lower]), verdicts=verdicts_of)
-    assert mitigations_headline(made).verdict == (
-        "hint helps (answers: +25.0 points [+10.0, +40.0]); under hint, log p of the right line falls: -9.4 [-11, -7]."
+    assert made.findings()[0] == (
+        "hint helps (answers: +25.0 points [+10.0, +40.0]); hint lowers log p of the right line: -9.4 [-11, -7]."
     )
     made = replace(made, effects=lower, verdicts=verdicts_of.assign(answers="not decided", log_probability="larger"))
-    assert mitigations_headline(made).verdict == "Under hint, log p of the right line rises: -9.4 [-11, -7]."
+    assert made.findings()[0] == "hint raises log p of the right line: -9.4 [-11, -7]."
 
 
 # --- the page

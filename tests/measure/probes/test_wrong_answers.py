@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ostools.experiments.wrong_answers import APART, HIDDEN, NONE_WRONG, UNTOLD, ErrorVerdict, explain_errors
 from ostools.ground.errors import InputError
+from ostools.measure.probes.wrong_answers import APART, HIDDEN, NONE_WRONG, UNTOLD, ErrorVerdict, explain_errors
 
 ALL = range(1, 9)
 
