@@ -14,7 +14,8 @@ from itertools import product
 from typing import Any
 
 import jinja2
-from transformers.utils.chat_template_utils import _get_template_variables
+from jinja2 import nodes
+from transformers.utils.chat_template_utils import _compile_jinja_template, _get_template_variables
 
 from ostools.ground.errors import InputError
 from ostools.models.files.checks import one_line
@@ -136,11 +137,27 @@ def _template(tokenizer: Any) -> str:
 
 
 def _variables(template: str) -> frozenset[str]:
-    """The names that a template takes from whoever runs it."""
+    """The names that a template takes from whoever runs it.
+
+    Raises `InputError` for one that draws at random: two draws may be alike, so that running it twice does not show it.
+    """
     try:
+        if _draws(_compile_jinja_template(template).environment.parse(template)):
+            raise InputError(
+                "expected a chat template that writes the same text each time, found one that draws at random"
+            )
         return frozenset(_get_template_variables(template))
     except (jinja2.TemplateError, RecursionError) as error:
         raise InputError(f"expected a chat template that can be read, found: {one_line(error)}") from None
+
+
+def _draws(template: nodes.Template) -> bool:
+    """Whether a parsed template uses what jinja2 draws with: the filter `random`, also by `map`, and `lipsum`."""
+    filters = list(template.find_all(nodes.Filter))
+    mapped = [argument for part in filters if part.name == "map" for argument in part.args]
+    names = {part.name for part in (*filters, *template.find_all(nodes.Name))}
+    names |= {argument.value for argument in mapped if isinstance(argument, nodes.Const)}
+    return bool(names & {"random", "lipsum"})
 
 
 def _thinking(tokenizer: Any, variables: frozenset[str], required: bool) -> tuple[str, dict[str, Any]]:

@@ -25,9 +25,11 @@ def tokenizing(what: object) -> Iterator[None]:
     """An `InputError` in one line for whatever is raised by a tokenizer that reads `what`; interrupts and exits pass."""
     try:
         yield
-    except InputError:
-        raise
-    except Exception as error:
+    except BaseException as error:  # a panic of the Rust library is no Exception
+        if isinstance(error, InputError) or not (
+            isinstance(error, Exception) or type(error).__name__ == "PanicException"
+        ):
+            raise
         raise InputError(
             f"expected a tokenizer that can read {short_repr(what)}, found one that ends in an error "
             f"({_short(in_words(error))}): "

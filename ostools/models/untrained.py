@@ -122,8 +122,10 @@ def _bridge(model: TransformerBridge, family: Family, name: str, seed: int | Non
     like = next(model.parameters())
     original: Any = model.original_model
     with quiet(), torch.random.fork_rng(devices=[]):
-        if seed is None or like.dtype == torch.float32:
-            module = _drawn(original.config, family, seed or 0, like.dtype)
+        if seed is None:  # filled by the caller, so that a weight which transformers leaves undrawn is none's concern
+            module = _built(original.config, family, like.dtype)
+        elif like.dtype == torch.float32:
+            module = _drawn(original.config, family, seed, like.dtype)
         else:
             drawn = _drawn(original.config, family, seed, torch.float32)
             with no_init_weights():  # filled below

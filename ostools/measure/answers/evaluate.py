@@ -35,7 +35,7 @@ from ostools.measure.answers.answers import (
     require_batch_size,
     require_limit,
 )
-from ostools.measure.answers.judging import Grade, answer_columns, reasoning_tokens, stops_of
+from ostools.measure.answers.judging import Grade, answer_columns, grade_name, reasoning_tokens, stops_of
 from ostools.measure.answers.probability import AnswerScore, answer_room, answer_scores, spare
 from ostools.measure.answers.reading import STOP
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, from_rows, summarise
@@ -146,7 +146,7 @@ def evaluate(
     rows, how = run.rows(longest)
     how |= {"lengths": length_list, "seeds": seed_list, "trained_length": longest}
     if grade is not None:
-        how["grade"] = getattr(grade, "__qualname__", type(grade).__qualname__)
+        how["grade"] = grade_name(grade)
     provenance = Provenance.collect(model, measurement="evaluate", **names, **how)
     frame: Any = pd.DataFrame(rows).assign(**names, mode=str(getattr(form, "mode", "none")))
     frame = frame[list(COLUMNS)].astype(COLUMNS)

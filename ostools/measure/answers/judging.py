@@ -36,6 +36,8 @@ Grade = Callable[[Question, str], bool]
 """Return whether a text answers its question, by whatever rule."""
 _NUMBER = re.compile(r"(?<![\w.,\u2212\u2013-])\d+(?!\w|[.,\u2212\u2013-]\d)")
 """A whole number that is no part of a word, of 1.5, of 1,00, of -7 or of 6-7."""
+_SIGN = re.compile(r"([-\u2212\u2013])\s+(?=\d)")
+"""A sign apart from its number, which the strict reading takes for its sign too."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,9 @@ def judge(question: Question, answer: Answer, grade: Grade | None = None) -> Ans
 def _read_value(question: Question, reading: Reader, parsed: ParsedAnswer, answer: Answer) -> str | None:
     """Return the answer in the form, else the last number, or the last answer that the task lists.
 
-    Digits as they were written, without commas between thousands. None where the text has none, of a
-    text that was cut off before its answer, and for a task whose answers are neither digits nor
-    listed (`Task.named_answer`).
+    Digits as they were written, without commas between thousands. None where the text has none or ends
+    with the question's own sequence, of a text that was cut off before its answer, and for a task whose
+    answers are neither digits nor listed (`Task.named_answer`).
     """
     if parsed.kind == CUT_OFF:
         return None  # its last number is only where it was cut
@@ -109,7 +111,10 @@ def _read_value(question: Question, reading: Reader, parsed: ParsedAnswer, answe
         return str(parsed.number) if has_number else parsed.answer
     if not question.key.isdecimal():
         return None
-    return next(reversed(_NUMBER.findall(without_thousands("\n".join(candidates)))), None)
+    numbers = _NUMBER.findall(_SIGN.sub(r"\1", without_thousands("\n".join(candidates))))
+    # A repeated question says nothing: the last digit of "1 1 1 0" is right for copy-last by itself.
+    is_echo = len(question.pieces) > 1 and numbers[-len(question.pieces) :] == list(question.pieces)
+    return None if is_echo or not numbers else numbers[-1]
 
 
 def judge_prefilled(answer: Answer, key: str) -> AnswerVerdict:
@@ -122,6 +127,11 @@ def reader_of(question: Question) -> Reader:
     if question.prefill is not None:
         return prefilled_reader(question.task.numeric)
     return reader(question.task, question.pieces, question.asked_text)
+
+
+def grade_name(grade: Grade) -> str:
+    """Name of a rule, for a provenance: its module and its own name."""
+    return f"{grade.__module__}.{getattr(grade, '__qualname__', type(grade).__qualname__)}"
 
 
 def stops_of(questions: Sequence[Question]) -> list[Stop]:

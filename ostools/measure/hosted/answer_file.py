@@ -21,7 +21,7 @@ from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.files import TABLE_LIMIT, read_text
 from ostools.measure.answers.answers import Answer
-from ostools.measure.answers.judging import Grade, answer_columns
+from ostools.measure.answers.judging import Grade, answer_columns, grade_name
 from ostools.measure.answers.reading import UNANSWERED
 from ostools.measure.answers.result import COLUMNS, LEVEL, Evaluation, summarise
 from ostools.results import Provenance, Result
@@ -62,8 +62,8 @@ class AnswerRow(BaseModel):
     """
 
     # Strict: "7" is no count and true is no number. What JSON can hold and no table can (half of a
-    # surrogate pair, NaN) is refused by pydantic.
-    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+    # surrogate pair, NaN) is refused by pydantic. Keys of a user's own stay in the file.
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, extra="allow")
 
     id: str
     text: str | None
@@ -294,6 +294,7 @@ def hosted_evaluation(hosted: Hosted, *, grade: Grade | None = None) -> Evaluati
         rewritten=any(question.rewritten for question in hosted.questions),
         trained_length=None,
         level=LEVEL,
+        **({} if grade is None else {"grade": grade_name(grade)}),
     )
     sampled = bool(hosted.settings.get("temperature"))
     return Evaluation(frame, provenance, summarise(frame, random=form.random, sampled=sampled))

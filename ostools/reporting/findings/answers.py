@@ -46,7 +46,11 @@ def evaluation_notes(result: Evaluation) -> list[str]:
         intervals = (
             f"Intervals: Wilson's, 95%, over {'prompts' if PROMPTS in kinds else 'the samples of the one prompt'}."
         )
-    notes = [f"{prompts}. {intervals}", *unanswered(result), *_unread_notes(summary, settings["max_new_tokens"])]
+    notes = [
+        f"{prompts}. {intervals}",
+        *unanswered(result),
+        *_unread_notes(summary, settings["max_new_tokens"], settings.get("grade")),
+    ]
     notes += _right_line(frame)
     thoughts = frame["reasoning_tokens"].dropna() if "reasoning_tokens" in frame else frame["seed"].iloc[:0]
     if (thoughts > 0).any():
@@ -75,7 +79,7 @@ def _right_line(frame: Frame) -> list[str]:
     return [f"{text} in the mean, from {low} to {high}."]
 
 
-def _unread_notes(summary: Frame, limit: int | None) -> list[str]:
+def _unread_notes(summary: Frame, limit: int | None, grade: str | None) -> list[str]:
     """How many texts hold no answer line, and the content reading where it differs from the strict one."""
     words = {
         "something_else": "wrote something that is not an answer",
@@ -85,7 +89,9 @@ def _unread_notes(summary: Frame, limit: int | None) -> list[str]:
     text = f"{', '.join(parts)}. These do not count as right, and their error cannot be measured."
     notes = [text] if parts else []
     strict, right, read = (int(summary[name].sum()) for name in ("right", "content_right", "content_read"))
-    if (right, read) != (strict, strict + int(summary["wrong"].sum())):
+    if grade is not None:
+        notes.append(f"Of {read} answers {right} are right by the rule {theme.inert(grade)}.")
+    elif (right, read) != (strict, strict + int(summary["wrong"].sum())):
         notes.append(
             f"In the form or else by the last number, {read} answers hold a value, {right} of them the right one."
         )

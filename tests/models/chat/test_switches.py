@@ -71,6 +71,22 @@ def test_other_switches_are_found_by_their_names(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        "{{ ['Hi', 'Hi']|random }}",
+        "{{ [['a']]|map('random')|join }}",
+        "{{ lipsum(1) }}",
+        "{{ (range(50)|random) // 49 }}",
+    ],
+)
+def test_a_template_that_draws_at_random_is_refused_also_where_two_draws_are_alike(draw: str) -> None:
+    for _ in range(5):
+        with pytest.raises(InputError, match="that writes the same text each time, found one that draws at random"):
+            encode(_model(_TURN + draw), "hello", chat=True)
+    assert "random" in str(encode(_model(_TURN + "{{ 'random' }}"), "at random", chat=True).text)
+
+
 def test_a_template_that_writes_otherwise_each_time_is_refused() -> None:
     with pytest.raises(InputError, match="that writes the same text each time"):
         encode(_model(_TURN + "{{ strftime_now('%f') }}"), "Hi", chat=True)
