@@ -55,11 +55,6 @@ class Headline:
     section: str
     link: str
 
-    @property
-    def sentence(self) -> str:
-        """The verdict and its figures."""
-        return f"{self.verdict} {self.text}"
-
 
 @dataclass(frozen=True)
 class StripField:

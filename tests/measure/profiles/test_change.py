@@ -94,7 +94,7 @@ def test_of_two_prompts_only_the_tokens_that_correspond_have_a_ratio() -> None:
         assert rows["ratio"].dropna().tolist() == expected
         assert rows["ratio"].isna().tolist() == rows["second"].isna().tolist() == [False, False, True, False, False]
         assert found.summary["tokens"].tolist() == [4] * len(found.summary)
-        assert "1 token has no partner" in str(found.plot().to_dict(validate=False)["title"])
+        assert "tokens without a partner in the second: 1." in str(found.plot().to_dict(validate=False)["title"])
 
 
 @given(first=st.text("ab", max_size=6), second=st.text("ab", max_size=6))
