@@ -75,7 +75,9 @@ def _report(title: str, true: tuple[Tensor, Tensor], found: list[SketchedNorms])
     )
     print(f"  Frobenius norm: error median {error.median():.4f}, largest {error.max():.4f}")
     print(f"    95% interval holds: all {held.double().mean():.3f}, worst token {held.double().mean(0).min():.3f}")
-    print(f"    widest half-width in a run, median: {statistics.median(e.relative_error for e in found):.3f}")
+    print(
+        f"    half-width of the median token, median: {statistics.median(e.account['half_width'] for e in found):.3f}"
+    )
     print(f"  operator norm: lower / exact median {below.median():.3f}, smallest {below.min():.3f}")
 
 

@@ -206,7 +206,7 @@ def shape_parts(
     def sketch() -> Values:
         result = ost.sensitivity(model, prompts[0], linearisations=["full"], method="sketch")
         run = result.provenance.parameters["runs"]["full"]
-        return {"relative_error_reached": run["relative_error_reached"], "plan": run["plan"]}
+        return {"half_width": run["half_width"], "plan": run["plan"]}
 
     def distances() -> Values:
         ost.collapse(model, "figure-5a", lengths=range(1, sizes.longest + 1), dtypes=["bfloat16"])

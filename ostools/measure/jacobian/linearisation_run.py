@@ -21,7 +21,15 @@ from ostools.measure.jacobian import norms as jacobian_norms
 from ostools.measure.jacobian.certificate import Parts, certify, certify_sum, require_same_logits
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, BasePoint, Cotangents, Linearised, linearised
 from ostools.measure.jacobian.memory import MemoryPlan, fits, plan
-from ostools.measure.jacobian.norms import Jacobians, MethodChoice, choose_method, most_rows, sketched
+from ostools.measure.jacobian.norms import (
+    ACCURACY,
+    CONFIDENCE,
+    Jacobians,
+    MethodChoice,
+    choose_method,
+    most_rows,
+    sketched,
+)
 from ostools.measure.passes.contexts import strips_where_long
 from ostools.measure.passes.output import Output
 from ostools.models import Prompt
@@ -39,7 +47,7 @@ NORMS = tuple(f"{norm}_{column}" for norm in ("operator", "frobenius") for colum
 @dataclass(frozen=True)
 class JacobianOptions:
     """Options of a sensitivity: which linearisations, at which layers, and how; of w^T y_n where there is an `output`.
-    `max_memory` None means what is free."""
+    `max_memory` None means what is free. accuracy: of an estimate, as `norms.sketched` takes it."""
 
     names: Sequence[str]
     layers: Sequence[int]
@@ -48,6 +56,7 @@ class JacobianOptions:
     max_memory: int | None
     seed: int
     output: Output | None = None
+    accuracy: float = ACCURACY
 
 
 @dataclass(frozen=True)
@@ -163,19 +172,19 @@ class LinearisationRun:
     def _sketched(
         self, method: str, memory_plan: MemoryPlan
     ) -> tuple[BasePoint, Jacobians, Cotangents, Columns, dict[str, Any]]:
-        """The first rows and their cotangents; the norms estimated; how many rows there were, and which error was reached."""
+        """The first rows and their cotangents; the norms estimated; `SketchedNorms.account`."""
         options, like = self.options, self.start.embedded
         cotangents = None if method == "estimate" else options.cotangents
         generator = torch.Generator().manual_seed(options.seed)
         with self.linearised(memory_plan) as linear:
-            norms = sketched(linear, like, generator, cotangents=cotangents, confidence=jacobian_norms.CONFIDENCE)
+            accuracy = {"accuracy": options.accuracy, "confidence": CONFIDENCE}
+            norms = sketched(linear, like, generator, cotangents=cotangents, **accuracy)
             base = linear.base
         # ||J||_2 <= ||J||_F: the upper end of the one holds for the other.
         operator = (torch.full_like(norms.frobenius, float("nan")), norms.operator_lower, norms.frobenius_upper)
         frobenius = (norms.frobenius, norms.frobenius_lower, norms.frobenius_upper)
-        reached_accuracy = {"cotangents": norms.rows_seen, "relative_error_reached": norms.relative_error}
         columns = dict(zip(NORMS, operator + frobenius, strict=True))
-        return base, norms.rows, norms.cotangents.to(like.device), columns, reached_accuracy
+        return base, norms.rows, norms.cotangents.to(like.device), columns, norms.account
 
     def checked(
         self, base: BasePoint, frobenius: PerPlace, parts: Parts, outputs: Float[Tensor, "out d_model"] | None

@@ -163,10 +163,12 @@ def sensitivity_memory(
     layers: Sequence[int] | str = (0,),
     method: str = "auto",
     cotangents: int = COTANGENTS,
+    accuracy: float | None = None,
     position: int | str | None = None,
     logit: str | int | Sequence[str | int] | None = None,
 ) -> int:
     """Bytes of a prompt's Jacobians, or of those of its beginning up to `position`."""
+    method = method if accuracy is None else "estimate"
     if logit is not None:
         names = (linearisations,) if isinstance(linearisations, str) else linearisations or DEFAULT_LINEARISATIONS
         require_exact_logit(logit, method, names)

@@ -88,8 +88,10 @@ COTANGENTS = 8
 """Rows of a sketch, if the caller does not say: sizes within about a tenth on real models, the order of tokens nearly exact."""
 BATCH = 64
 """Rows that are pulled back together, and kept until their Gram matrices are made."""
-CONFIDENCE, RELATIVE_ERROR = 0.95, 0.1
-"""Level of an interval; and its largest half-width over the norm, of `method="estimate"`."""
+CONFIDENCE, ACCURACY = 0.95, 0.1
+"""Level of an interval; and its half-width over the norm in the median token, of `method="estimate"`."""
+WIDE = 0.3
+"""Half-width over the norm above which an interval is counted as wide."""
 _FIRST = 16
 # Exact numbers need no interval, and have an operator norm: they are worth this many rows.
 _WORTH = 256
@@ -129,18 +131,23 @@ class SketchedNorms:
 
     `frobenius`: its square is unbiased. [`frobenius_lower`, `frobenius_upper`] holds ||J_i||_F with the confidence asked for,
     nominally, a token at a time: for one statement about all n tokens ask for 1 - (1 - confidence) / n. `operator_lower` <=
-    ||J_i||_2 always (up to rounding). `relative_error`: the largest half-width of an interval over its estimate, after
-    `rows_seen` rows.
+    ||J_i||_2 always (up to rounding). `half_widths`: of the intervals over their estimates, after `rows_seen` rows.
     """
 
     frobenius: PerToken
     frobenius_lower: PerToken
     frobenius_upper: PerToken
     operator_lower: PerToken
-    relative_error: float
+    half_widths: PerToken
     rows_seen: int
     cotangents: Cotangents
     rows: Jacobians
+
+    @property
+    def account(self) -> dict[str, int | float]:
+        """How many rows there were, the half-width of the median token, and how many tokens' are above `WIDE`."""
+        wide = int((self.half_widths > WIDE).sum())
+        return {"cotangents": self.rows_seen, "half_width": float(self.half_widths.median()), "wide": wide}
 
 
 def sketched(
@@ -149,15 +156,16 @@ def sketched(
     generator: torch.Generator,
     *,
     cotangents: int | None = None,
-    relative_error: float = RELATIVE_ERROR,
+    accuracy: float = ACCURACY,
     confidence: float = CONFIDENCE,
 ) -> SketchedNorms:
     """||J_i||_F of every Jacobian, from rows q^T J_i of random orthonormal q, the same for all tokens.
 
-    After `cotangents` rows; None: after as many as every interval's half-width takes to be `relative_error` of its estimate or
-    less, or after all d_model rows, and the norms are exact. The rows are then doubled: 16, 32, 64, ... Looking again must not
-    cost coverage. A look's intervals may miss with half of the level that the looks before it left of 1 - confidence. The
-    probability that any look misses is at most the sum, and so is that of the look at which it stops.
+    After `cotangents` rows; None: after as many as it takes until the half-width of the median
+    interval is at most `accuracy` of its estimate, or after all d_model rows, and the norms are exact.
+    The rows are then doubled: 16, 32, 64, ... Looking again must not cost coverage. A look's intervals
+    may miss with half of the level that the looks before it left of 1 - confidence. The probability
+    that any look misses is at most the sum, and so is that of the look at which it stops.
     """
     d_model = like.shape[-1]
     count = min(d_model, _FIRST if cotangents is None else cotangents)
@@ -173,8 +181,8 @@ def sketched(
         level = remaining_risk if is_last else remaining_risk / 2
         square = sketch.trace_interval(level)
         norm, lower, upper = square.value.sqrt(), square.lower.sqrt(), square.upper.sqrt()
-        widest = float(torch.where(norm > 0, (upper - lower) / (2 * norm), 0.0).max())
-        if is_last or widest <= relative_error:
+        half_widths = torch.where(norm > 0, (upper - lower) / (2 * norm), 0.0)
+        if is_last or float(half_widths.median()) <= accuracy:
             bounds = norm, lower, upper, sketch.largest.sqrt()
-            return SketchedNorms(*bounds, widest, sketch.rows, used_rows[0], rows.transpose(0, 1))
+            return SketchedNorms(*bounds, half_widths, sketch.rows, used_rows[0], rows.transpose(0, 1))
         count, remaining_risk = min(d_model, 2 * count), remaining_risk - level

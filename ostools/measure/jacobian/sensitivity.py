@@ -27,7 +27,7 @@ from ostools.measure.jacobian import norms as jacobian_norms
 from ostools.measure.jacobian.linearisation_run import METHODS, NORMS, JacobianOptions, MeasuredNorms, measured
 from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS, LINEARISATIONS, Linearised, differentiated
 from ostools.measure.jacobian.memory import require_exact_logit, sensitivity_memory
-from ostools.measure.jacobian.norms import COTANGENTS
+from ostools.measure.jacobian.norms import ACCURACY, COTANGENTS
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.output import Output, up_to_position
@@ -144,6 +144,7 @@ def sensitivity(
     layers: Literal["all"] | Iterable[int] = (0,),
     method: str = "auto",
     cotangents: int = COTANGENTS,
+    accuracy: float | None = None,
     max_memory: int | None = None,
     seed: int = 0,
     position: int | str | None = None,
@@ -171,9 +172,11 @@ def sensitivity(
         layers: which residual streams v^(l), from the same passes: numbers from 0 to L, or "all".
         method: "exact": d_model backward passes. "sketch": Frobenius norms from `cotangents` random
             orthogonal cotangents, each with its 95% interval. "estimate": a sketch that grows until
-            every interval is within 10% of its norm. "auto": exact up to d_model 256 where it fits
-            into memory, else a sketch.
+            the median token's interval is within `accuracy` of its norm, 0.1 by default. "auto":
+            exact up to d_model 256 where it fits into memory, else a sketch.
         cotangents: rows of a sketch, one backward pass each.
+        accuracy: 0.1 asks for an estimate with as many cotangents as 10% take; `runs` says how many, the
+            half-width that was reached, and how many tokens' intervals are wider than 30%.
         seed: seed of the random cotangents of a sketch or an estimate.
         max_memory: bytes that the run may take beside the model; the default is what is free.
         position: the position k whose y_k takes the place of y_n; a negative one counts from the end.
@@ -190,8 +193,10 @@ def sensitivity(
     checked_name("method", method, METHODS)
     if not 2 <= cotangents <= model.cfg.d_model:
         raise InputError(f"cotangents: expected 2 to d_model = {model.cfg.d_model}, found {cotangents}")
+    method, half_width = _method(method, cotangents, accuracy)
     seed = whole_number("seed", seed)
-    options = JacobianOptions(names, checked_layers(model, layers), method, cotangents, max_memory, seed)
+    layers = checked_layers(model, layers)
+    options = JacobianOptions(names, layers, method, cotangents, max_memory, seed, accuracy=half_width)
     is_one = isinstance(prompt, str | Prompt | Question)
     prompts: Any = [prompt] if is_one else prompt
     mitigated = MitigatedPrompts.of("sensitivity", model, prompts, mitigation, position)
@@ -199,6 +204,18 @@ def sensitivity(
     return (
         results[0] if is_one else Sensitivities(*join_results(results, ("runs", "position", "read_at", "next_tokens")))
     )
+
+
+def _method(method: str, cotangents: int, accuracy: float | None) -> tuple[str, float]:
+    """The method, an estimate where an accuracy is asked for, and the accuracy of an estimate."""
+    if accuracy is None:
+        return method, ACCURACY
+    if method not in ("auto", "estimate") or cotangents != COTANGENTS:
+        given = f"method={method!r}" if method not in ("auto", "estimate") else f"cotangents={cotangents}"
+        raise InputError(f"accuracy: expected an estimate, found {given} beside it: leave one of the two out")
+    if not 0 < accuracy < 1:
+        raise InputError(f"accuracy: expected a share between 0 and 1, such as 0.1, found {accuracy:g}")
+    return "estimate", float(accuracy)
 
 
 def _of_each(
@@ -211,7 +228,8 @@ def _of_each(
 ) -> list[Sensitivity]:
     """The sensitivity of every prompt as mitigated, in their order."""
     # Before anything runs: a model that cannot be trusted is refused here, and the weights are noted as they are read.
-    about: dict[str, Any] = {name: value for name, value in vars(options).items() if name not in ("names", "output")}
+    unused = {"names", "output"} | (set() if options.method == "estimate" else {"accuracy"})
+    about: dict[str, Any] = {name: value for name, value in vars(options).items() if name not in unused}
     about |= {"linearisations": options.names, **block_notes(model)}
     provenance = Provenance.collect(model, **about)
     prompts, results = mitigated.prompts, []
@@ -280,9 +298,10 @@ def _table(tokens: Prompt, norms: Mapping[str, MeasuredNorms], layers: Sequence[
     return tiled.reset_index(drop=True).assign(**columns)
 
 
-def _require_cotangents_that_are_used(options: Any) -> None:
-    if "cotangents" in options.model_fields_set and options.method != "sketch":
-        raise InputError(f"method {options.method} has no cotangents; leave it out, or give method: sketch")
+def _require_options_that_are_used(options: Any) -> None:
+    for option, method in (("cotangents", "sketch"), ("accuracy", "estimate")):
+        if option in options.model_fields_set and options.method != method:
+            raise InputError(f"method {options.method} has no {option}; leave it out, or give method: {method}")
 
 
 SWEPT = Swept(
@@ -300,8 +319,9 @@ SWEPT = Swept(
             "exact",
         ),
         "cotangents": Field(ge=2),
+        "accuracy": Field(gt=0, lt=1),
         **READ_POSITION,
     },
-    check=_require_cotangents_that_are_used,
+    check=_require_options_that_are_used,
     draws=lambda options: None if options.method == "exact" else "by seed",
 )

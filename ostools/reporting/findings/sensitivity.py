@@ -16,6 +16,7 @@ from ostools.ground.names import METHOD_KINDS, known_norm
 from ostools.ground.words import factor, number
 from ostools.measure import Comparison, Profile, Sensitivity
 from ostools.measure.bounds.variants import FEWEST, RIGHT_FACTOR, RIGHT_RANK
+from ostools.measure.jacobian.norms import WIDE
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
 from ostools.measure.prompts import of_text
 from ostools.reporting.findings.position import where_read
@@ -35,7 +36,7 @@ SHAPES = {
 }
 NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
 _DEFECT = "A certified bound that fails is a defect of this software or of the run: please report it"
-_WIDE = 0.3
+
 """Half-width of an interval, as a share of its norm, from which on it says little of one token."""
 _NAMED = 5
 """Tokens near another choice of experts that a sentence names."""
@@ -127,8 +128,8 @@ def certificate_words(result: Sensitivity) -> str:
         half = (rows["frobenius_upper"] - rows["frobenius_lower"]) / (2 * rows["frobenius_norm"])
         detail += (
             f" Sampling, another error: each norm is estimated from a few random directions, with an interval (95%) of "
-            f"{_share(float(half.median()))} to either side in the median; {int((half > _WIDE).sum())} of {len(rows)} are "
-            f"wider than {_WIDE:.0%}."
+            f"{_share(float(half.median()))} to either side in the median; {int((half > WIDE).sum())} of {len(rows)} are "
+            f"wider than {WIDE:.0%}."
         )
     return f"{verdict} {detail}"
 

@@ -9,9 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+import ostools as ost
+from ostools.ground.errors import InputError
 from ostools.measure.jacobian import norms as estimate
 from ostools.measure.jacobian.norms import SketchedNorms, choose_method, most_rows, sketched
+from ostools.models import Prompt
 from ostools.theory.statistics.estimates import Sketch
+from tests.checkpoints import tiny_model
+
+IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 
 
 @dataclass
@@ -53,7 +59,7 @@ def test_stopping_at_the_first_good_look_keeps_coverage(
     monkeypatch.setattr(estimate, "_FIRST", 4)
     jacobians = low_rank()[slice(*tokens)]
     frobenius, operator = torch.linalg.matrix_norm(jacobians), torch.linalg.matrix_norm(jacobians, ord=2)
-    sketches = [estimates_of(jacobians, seed, relative_error=error) for seed in range(500)]
+    sketches = [estimates_of(jacobians, seed, accuracy=error) for seed in range(500)]
     assert all(bool((sketch.operator_lower <= operator * (1 + 1e-9)).all()) for sketch in sketches)
     seen = {sketch.rows_seen for sketch in sketches}
     assert seen >= looks
@@ -72,18 +78,18 @@ def test_all_looks_together_spend_one_minus_confidence(
     """Each look spends half of what is left; the last, which sees all rows, the whole rest."""
     spent, interval = [], Sketch.trace_interval
     monkeypatch.setattr(Sketch, "trace_interval", lambda self, level: spent.append(level) or interval(self, level))
-    estimates_of(low_rank(), relative_error=error, confidence=0.9)
+    estimates_of(low_rank(), accuracy=error, confidence=0.9)
     assert len(spent) == looks
     assert spent == pytest.approx([0.05, 0.025, 0.025][:looks])
 
 
 def test_rows_are_doubled_until_the_error_is_reached_and_the_seed_decides() -> None:
     route = Dense(low_rank())
-    exact = sketched(route, route.jacobians, seeded(3), relative_error=1e-9)
+    exact = sketched(route, route.jacobians, seeded(3), accuracy=1e-9)
     assert route.calls == [16, 16, 16]
-    assert exact.relative_error == 0.0
+    assert exact.account == {"cotangents": 48, "half_width": 0.0, "wide": 0}
     torch.testing.assert_close(exact.frobenius, torch.linalg.matrix_norm(route.jacobians), rtol=1e-13, atol=0)
-    assert estimates_of(low_rank(), 3, relative_error=10.0).rows_seen == 16
+    assert estimates_of(low_rank(), 3, accuracy=10.0).rows_seen == 16
     again = estimates_of(low_rank(), 3, cotangents=8)
     assert torch.equal(again.frobenius, estimates_of(low_rank(), 3, cotangents=8).frobenius)
     assert not torch.equal(again.frobenius, estimates_of(low_rank(), 4, cotangents=8).frobenius)
@@ -113,3 +119,30 @@ def test_auto_is_exact_where_that_is_cheap_and_fits() -> None:
     tight = choose_method(64, exact_fits=False)
     assert tight == ("sketch", "the exact Jacobians do not fit into the memory")
     assert [most_rows(640, "sketch", k) for k in (8, 64, 65, 640)] == [8, 64, 65, 128]
+
+
+def test_an_accuracy_asks_for_an_estimate_and_the_account_is_the_tables() -> None:
+    model = tiny_model("gemma3")
+    result = ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=["full"], accuracy=0.2)
+    (run,) = result.provenance.parameters["runs"].values()
+    half = (result.frame["frobenius_upper"] - result.frame["frobenius_lower"]) / (2 * result.frame["frobenius_norm"])
+    assert set(result.frame["method"]) == {"estimate"}
+    assert result.provenance.parameters["accuracy"] == 0.2
+    assert run["half_width"] == pytest.approx(sorted(half)[(len(half) - 1) // 2])
+    assert run["half_width"] <= 0.2
+    assert run["wide"] == int((half > 0.3).sum())
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"accuracy": 0.1, "method": "exact"}, "expected an estimate, found method='exact' beside it"),
+        ({"accuracy": 0.1, "cotangents": 9}, "expected an estimate, found cotangents=9 beside it"),
+        ({"accuracy": 10.0}, "expected a share between 0 and 1, such as 0.1, found 10"),
+        ({"accuracy": 0.1, "logit": 17}, "logit"),
+    ],
+)
+def test_an_accuracy_beside_what_contradicts_it_is_refused(options: dict[str, Any], match: str) -> None:
+    model = tiny_model("gemma3")
+    with pytest.raises(InputError, match=match):
+        ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=["full"], **options)
