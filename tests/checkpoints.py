@@ -31,7 +31,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-from ostools.models.bridge import with_acting_attention
+from ostools.models.bridge import adapting
 from ostools.models.load import unpatched
 from ostools.models.precision.scores import put_scores
 from tests import traces
@@ -265,7 +265,7 @@ def _build(
         ARCHITECTURE[family],
         hf_config=model.config,
         model_name=f"tiny-{family}-{seed}",
-        post_adapter_hook=with_acting_attention,
+        post_adapter_hook=adapting(model.config),
     )
     bridge.tokenizer = tokenizer
     bridge.eval()

@@ -57,7 +57,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "opt": ("OPT", {}),
     "gptj": ("GPTJ", {"rotary_dim": 4}),
     "neo": ("GPTNeo", {"window_size": 5, "attention_types": _local}),
-    "starcoder2": ("Starcoder2", {"sliding_window": 5}),
+    "starcoder2": ("Starcoder2", {"sliding_window": 5, "norm_epsilon": 1e-3}),
     "stablelm": ("StableLm", {"partial_rotary_factor": 0.5}),
     "stablelm-parallel": ("StableLm", {"partial_rotary_factor": 0.5, "use_parallel_residual": True}),
     "mixtral": ("Mixtral", {"num_local_experts": 4}),

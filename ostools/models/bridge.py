@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
 from transformer_lens.model_bridge.generalized_components import LinearBridge, PositionEmbeddingsAttentionBridge
+from transformers import PreTrainedConfig
 
 from ostools.hooks.register import before_modules
 from ostools.hooks.strips import PreparedAttention
@@ -221,8 +222,19 @@ _ATTENTION: dict[str, type[PositionEmbeddingsAttentionBridge]] = {
 """The attention that takes the place of TransformerLens' own, by architecture."""
 
 
-def with_acting_attention(adapter: ArchitectureAdapter) -> None:
-    """Put attention whose hooks act into an adapter (`build_bridge_from_module(..., post_adapter_hook=...)`)."""
+def adapting(config: PreTrainedConfig) -> Callable[[ArchitectureAdapter], None]:
+    """What `build_bridge_from_module(..., post_adapter_hook=...)` does for a model of this configuration."""
+
+    def adapt(adapter: ArchitectureAdapter) -> None:
+        # TransformerLens reads four spellings of eps, and not StarCoder 2's.
+        adapter.cfg.eps = getattr(config, "norm_epsilon", adapter.cfg.eps)
+        _put_acting_attention(adapter)
+
+    return adapt
+
+
+def _put_acting_attention(adapter: ArchitectureAdapter) -> None:
+    """Put attention whose hooks act into an adapter."""
     attention = _ATTENTION.get(str(adapter.cfg.architecture))
     if attention is None:
         return

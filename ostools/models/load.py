@@ -25,7 +25,7 @@ from ostools.ground.errors import InputError, in_words, unknown_name
 from ostools.ground.memory import collector_at_rest, return_freed_memory
 from ostools.ground.names import checked_name
 from ostools.hooks.precision import SIXTEEN_BITS
-from ostools.models.bridge import with_acting_attention
+from ostools.models.bridge import adapting
 from ostools.models.describe import Metadata, remember
 from ostools.models.families import Family
 from ostools.models.files.build import load_in_places, load_whole
@@ -182,7 +182,7 @@ def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> 
                 family.module,
                 hf_config=module.config,
                 model_name=name,
-                post_adapter_hook=with_acting_attention,
+                post_adapter_hook=adapting(module.config),
             )
         except Exception as error:  # bare ones, of a library that does not know a setting of this architecture
             why = one_line(in_words(error)).rstrip(":")

@@ -321,7 +321,8 @@ def test_an_interrupted_command_leaves_no_worker_behind_and_resumes(
         running.kill()
     assert running.returncode == (130 if mine else -number)
     assert out == ""
-    assert err.splitlines()[1:] == (["ostools: interrupted"] if mine else [])
+    told = [line for line in err.splitlines()[1:] if not line.startswith("measuring cells: ")]  # one a minute
+    assert told == (["ostools: interrupted"] if mine else [])
     assert psutil.wait_procs(begun, timeout=20)[1] == []
     kept = stored(tmp_path / "out")
     left = plan(read_sweep(tmp_path / "sweep.yaml"), tmp_path / "out")
