@@ -168,8 +168,8 @@ def bounds(
             `theorem-b5`, `proof`: the paper's forms, no bounds on a real model. `theorem-b5-literal`:
             equation 4 as printed (docs/fidelity.md). Beside the paper's forms a sketch of the frozen
             derivative is measured: the column `believed` says whether order and size agree with it.
-        mlp_norm: how ||D_i|| is taken, in every variant but `windowed(k)`. "svd": the largest
-            singular value. "product" (of weight norms): cheaper and larger.
+        mlp_norm: how ||D_i|| is taken, in every variant but `windowed(k)`: "svd", the largest singular
+            value, or "product" of weight norms, cheaper and larger.
         positions: which tokens are the last one: "last" alone, as in the theorem, or "all": the
             triangular matrix in long form (rows with position <= last).
         max_memory: bytes that the run may take beside the model; the default is what is free.

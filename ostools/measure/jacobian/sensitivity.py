@@ -165,15 +165,17 @@ def sensitivity(
         prompt: a text, a `Prompt`, or a task's question (`ost.tasks.questions`), asked in the chat
             template where there is one. A list of them gives `Sensitivities`, one table of all. How
             texts and questions are encoded: `EncodingOptions`.
-        linearisations: what is held constant. `full`: nothing, the real derivative. `frozen`: patterns
-            and norm scales, the theorem's assumptions; `frozen-attention`, `frozen-norm`: one of the
-            two. `detached`: these and the MLPs' activations, so that the parts add up, which is checked.
+        linearisations: what is held constant, of full, frozen, frozen-attention, frozen-norm and
+            detached. `full`: nothing, the real derivative. `frozen`: patterns and norm scales, the
+            theorem's assumptions; `frozen-attention`, `frozen-norm`: one of the two. `detached`: these
+            and the MLPs' activations, so that the parts add up, which is checked.
             None: full and frozen; full alone where patterns and norms are not known.
         layers: which residual streams v^(l), from the same passes: numbers from 0 to L, or "all".
-        method: "exact": d_model backward passes. "sketch": Frobenius norms from `cotangents` random
-            orthogonal cotangents, each with its 95% interval. "estimate": a sketch that grows until
-            the median token's interval is within `accuracy` of its norm, 0.1 by default. "auto":
-            exact up to d_model 256 where it fits into memory, else a sketch.
+        method: one of auto, exact, sketch and estimate. "exact": d_model backward passes.
+            "sketch": Frobenius norms from `cotangents` random orthogonal cotangents, each with its 95%
+            interval. "estimate": a sketch that grows until the median token's interval is within
+            `accuracy` of its norm, 0.1 by default. "auto": exact up to d_model 256 where it fits into
+            memory, else a sketch.
         cotangents: rows of a sketch, one backward pass each.
         accuracy: 0.1 asks for an estimate with as many cotangents as 10% take; `runs` says how many, the
             half-width that was reached, and how many tokens' intervals are wider than 30%.
