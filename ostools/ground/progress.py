@@ -252,6 +252,7 @@ def cheaper_ways(arguments: Mapping[str, Any]) -> Iterator[str]:
         "cotangents" in arguments
         and arguments.get("method") in ("exact", "estimate")
         and arguments.get("logit") is None
+        and arguments.get("accuracy") is None
     ):
         yield "method='sketch'"
     if "max_new_tokens" in arguments:

@@ -36,8 +36,8 @@ Grade = Callable[[Question, str], bool]
 """Return whether a text answers its question, by whatever rule."""
 _NUMBER = re.compile(r"(?<![\w.,\u2212\u2013-])\d+(?!\w|[.,\u2212\u2013-]\d)")
 """A whole number that is no part of a word, of 1.5, of 1,00, of -7 or of 6-7."""
-_SIGN = re.compile(r"([-\u2212\u2013])\s+(?=\d)")
-"""A sign apart from its number, which the strict reading takes for its sign too."""
+_SIGN = re.compile(r"(?<=\S)([ \t]+[-\u2212\u2013])[ \t]+(?=\d)")
+"""A sign apart from its number, as the strict reading takes it too; at the start of a line it is a bullet."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,14 @@ def _read_value(question: Question, reading: Reader, parsed: ParsedAnswer, answe
         return str(parsed.number) if has_number else parsed.answer
     if not question.key.isdecimal():
         return None
-    numbers = _NUMBER.findall(_SIGN.sub(r"\1", without_thousands("\n".join(candidates))))
+    text = _SIGN.sub(r"\1", without_thousands("\n".join(candidates)))
+    matches = list(_NUMBER.finditer(text))
+    if not matches or re.search(r"\d", text[matches[-1].end() :]):
+        return None  # the last digits are no number (7.5, -7, 3rd): an earlier number is not the answer
+    numbers = [match[0] for match in matches]
     # A repeated question says nothing: the last digit of "1 1 1 0" is right for copy-last by itself.
     is_echo = len(question.pieces) > 1 and numbers[-len(question.pieces) :] == list(question.pieces)
-    return None if is_echo or not numbers else numbers[-1]
+    return None if is_echo else numbers[-1]
 
 
 def judge_prefilled(answer: Answer, key: str) -> AnswerVerdict:

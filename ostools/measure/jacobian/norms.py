@@ -131,14 +131,15 @@ class SketchedNorms:
 
     `frobenius`: its square is unbiased. [`frobenius_lower`, `frobenius_upper`] holds ||J_i||_F with the confidence asked for,
     nominally, a token at a time: for one statement about all n tokens ask for 1 - (1 - confidence) / n. `operator_lower` <=
-    ||J_i||_2 always (up to rounding). `half_widths`: of the intervals over their estimates, after `rows_seen` rows.
+    ||J_i||_2 always (up to rounding). `half_widths`: of the intervals over their estimates, where these are not 0, after
+    `rows_seen` rows.
     """
 
     frobenius: PerToken
     frobenius_lower: PerToken
     frobenius_upper: PerToken
     operator_lower: PerToken
-    half_widths: PerToken
+    half_widths: Float[Tensor, " some"]
     rows_seen: int
     cotangents: Cotangents
     rows: Jacobians
@@ -147,7 +148,12 @@ class SketchedNorms:
     def account(self) -> dict[str, int | float]:
         """How many rows there were, the half-width of the median token, and how many tokens' are above `WIDE`."""
         wide = int((self.half_widths > WIDE).sum())
-        return {"cotangents": self.rows_seen, "half_width": float(self.half_widths.median()), "wide": wide}
+        return {"cotangents": self.rows_seen, "half_width": median(self.half_widths), "wide": wide}
+
+
+def median(values: Float[Tensor, " some"]) -> float:
+    """The median, of two in the middle their mean; 0 of none."""
+    return float(values.quantile(0.5)) if len(values) else 0.0
 
 
 def sketched(
@@ -181,8 +187,8 @@ def sketched(
         level = remaining_risk if is_last else remaining_risk / 2
         square = sketch.trace_interval(level)
         norm, lower, upper = square.value.sqrt(), square.lower.sqrt(), square.upper.sqrt()
-        half_widths = torch.where(norm > 0, (upper - lower) / (2 * norm), 0.0)
-        if is_last or float(half_widths.median()) <= accuracy:
+        half_widths = ((upper - lower) / (2 * norm))[norm > 0]  # of a token that reaches nothing there is no share
+        if is_last or median(half_widths) <= accuracy:
             bounds = norm, lower, upper, sketch.largest.sqrt()
             return SketchedNorms(*bounds, half_widths, sketch.rows, used_rows[0], rows.transpose(0, 1))
         count, remaining_risk = min(d_model, 2 * count), remaining_risk - level

@@ -207,7 +207,10 @@ def _convert(pieces: Sequence[Path], name: str, dtype: torch.dtype, scratch: Pat
         if dtype in _EXACT:
             _narrow(module)
         module.save_pretrained(target)
-        tokenizer.save_pretrained(target)
+        try:
+            tokenizer.save_pretrained(target)
+        except Exception as error:  # tokenizers raises nothing else, of a full disk too
+            raise OSError(in_words(error)) from None
         _note_dtype(module, target / "config.json")
         _require_same_tokenizer(tokenizer, target, name)
     if [_stamp(piece) for piece in pieces] != stamps:

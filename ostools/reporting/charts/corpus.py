@@ -11,7 +11,7 @@ from ostools.measure.bounds.bounds import PromptBounds
 from ostools.measure.jacobian.sensitivity import Sensitivities
 from ostools.measure.profiles.profile import BETWEEN, NO_SINK
 from ostools.reporting.charts.tokens import kind_legend
-from ostools.reporting.findings import MOST
+from ostools.reporting.findings import first_few
 from ostools.reporting.forms import BAND, bars, curve, log_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
@@ -90,10 +90,11 @@ def corpus_findings(result: Corpus) -> list[str]:
     verdicts = {
         length: dict(zip(rows["kept"], rows["verdict"], strict=True)) for length, rows in shapes.groupby("length")
     }
-    return [
+    sentences = [
         f"{length} tokens, {NO_SINK}: {by_kept[NO_SINK]}; {BETWEEN}: {by_kept[BETWEEN]}."
         for length, by_kept in verdicts.items()
-    ][:MOST]
+    ]
+    return first_few(sentences)
 
 
 def corpus_collapse_chart(result: CorpusCollapse) -> Any:
@@ -114,9 +115,10 @@ def corpus_collapse_chart(result: CorpusCollapse) -> Any:
 
 def corpus_collapse_findings(result: CorpusCollapse) -> list[str]:
     """Of how many texts the pair is hidden, and how far apart pairs are beside the noise; a sentence a dtype and window."""
-    return [
+    sentences = [
         f"{row['dtype']}, {row['length']} tokens: the pair is hidden in {row['hidden_share']:.0%} [{row['hidden_low']:.0%}, "
         f"{row['hidden_high']:.0%}] of {row['texts']} texts; mean distance at y {row['mean']:.3g}, noise "
         f"{row['pair_noise']:.2g}."
         for row in frame_of(result).to_dict("records")
-    ][:MOST]
+    ]
+    return first_few(sentences)

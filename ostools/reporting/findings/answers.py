@@ -13,7 +13,7 @@ from ostools.measure.answers.paired import FIRST_BETTER, NO_DIFFERENCE, SECOND_B
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.result import NOT_SAMPLED, PROMPTS, Evaluation
 from ostools.measure.hosted.answer_file import asked_elsewhere, unanswered
-from ostools.reporting.findings import MOST
+from ostools.reporting.findings import MOST, first_few
 from ostools.reporting.style import theme
 from ostools.results import Frame, Result, Row, frame_of
 
@@ -251,7 +251,7 @@ def counting_findings(result: Counting) -> list[str]:
         f"The model was trained on this prompt up to n = {end}. Errors beyond say little about over-squashing."
     )
     is_beyond = end is not None and int(frame["length"].max()) > end
-    return [*paragraphs[: MOST - 2], scope, *([trained_words] if is_beyond else [])]
+    return [*first_few(paragraphs, MOST - 2), scope, *([trained_words] if is_beyond else [])]
 
 
 def _predicted(row: Row) -> str:

@@ -180,17 +180,20 @@ def pair_verdict(results: Sequence[Collapse]) -> str:
         count = sum(bool(case.verdict.ranges) for case in all_cases)
         measured = sum(case.verdict.kind != OVERFLOWS for case in all_cases)
         verdict = (
-            f"{first.dtype} hides the difference between n and n + 1 items of {first.task} from {first.verdict.where}: a range "
-            f"of lengths in {count} of {measured} cases (a prompt in a precision)."
+            f"{first.dtype} hides the difference between n and n + 1 items of {first.task}: {first.verdict.words}. There is a "
+            f"range of lengths in {count} of {measured} cases (a prompt in a precision)."
         )
     elif undecided is not None:
         verdict = f"On {undecided.task} in {undecided.dtype} the pair is {undecided.verdict.words}."
     elif nearest is not None:
         result, tail = nearest
         verdict = (
-            f"No precision hides the pair up to n = {longest(results)}: {tail['dtype']} on {task_of(result)} comes nearest, "
-            f"its distance {number(tail['margin'])} times the rounding noise of the difference (last quarter of lengths)."
+            f"No precision hides the pair over a range of lengths up to n = {longest(results)}: {tail['dtype']} on "
+            f"{task_of(result)} comes nearest, its distance {number(tail['margin'])} times the rounding noise of the "
+            "difference (last quarter of lengths)."
         )
+        single = [f"{case.task} in {case.dtype} is {case.verdict.words}" for case in all_cases if case.verdict.hidden]
+        verdict += f" {'; '.join(single)}." if single else ""
     else:
         return f"Whether a precision hides the pair was not tested. {overflow}".strip()
     return f"{verdict} {overflow}".strip()

@@ -9,7 +9,7 @@ import pandas as pd
 from ostools.ground.words import number
 from ostools.measure import Faithfulness
 from ostools.measure.faithfulness.faithfulness import BETWEEN
-from ostools.reporting.findings import MOST
+from ostools.reporting.findings import MOST, first_few
 from ostools.results import Frame, Row
 
 if TYPE_CHECKING:
@@ -41,19 +41,22 @@ _SUBJECTS = {"model": "The model", "untrained": "The same architecture before tr
 
 def ablation_findings(result: Ablation) -> list[str]:
     """Whether first order may be believed, what is not believed first; then the greatest real effects."""
-    effects = [_greatest_effect(row, result.frame) for row in result.agreement.to_dict("records")]
-    words = beliefs(result)
+    effects, words = [_greatest_effect(row, result.frame) for row in _least_believed_first(result)], beliefs(result)
     half = MOST // 2 if len(effects) > 1 else 1
     note = (
         "Predicted effects are first order, from one backward pass. Real effects are measured with the part taken out."
     )
-    return [*words[:half], *effects[:half], note]
+    return [*first_few(words, half), *first_few(effects, half), note]
 
 
 def beliefs(result: Ablation) -> list[str]:
     """Whether first order may be believed, on each prompt and quantity; what is not believed first."""
-    rows = sorted(result.agreement.to_dict("records"), key=lambda row: {False: 0, True: 1}.get(row["believed"], 2))
+    rows = _least_believed_first(result)
     return [f"First order of {QUANTITY_WORDS[row['quantity']]}{_where(row)} is {row['words']}." for row in rows]
+
+
+def _least_believed_first(result: Ablation) -> list[Any]:
+    return sorted(result.agreement.to_dict("records"), key=lambda row: {False: 0, True: 1}.get(row["believed"], 2))
 
 
 def _where(row: dict[Any, Any]) -> str:
@@ -88,7 +91,7 @@ def faithfulness_findings(result: Faithfulness) -> list[str]:
         for way in result.provenance.parameters["ways"]
     ]
     note = "as of independent tokens. Neighbouring tokens are alike, so it is too narrow."
-    return [answer_finding(result), *ways[: MOST - 2], f"In brackets: the 95% interval, {note}"]
+    return [answer_finding(result), *first_few(ways, MOST - 2), f"In brackets: the 95% interval, {note}"]
 
 
 def answer_finding(result: Faithfulness) -> str:
@@ -136,8 +139,8 @@ def position_findings(result: PositionEffect) -> list[str]:
         f"Over {int(rows.loc['model', 'passages'])} passages of {result.provenance.parameters['tokens']} tokens, each in three "
         "rotations, so that every token stands once in each third. Times the middle third's norm (95% interval over passages): "
     )
-    learnt = [_learnt(rows.loc["model minus untrained"])] if "untrained" in rows.index else []
-    return [SHAPES[result.verdict], f"{over}{' '.join(contrast_words(result))}", *learnt]
+    learnt = f" {_learnt(rows.loc['model minus untrained'])}" if "untrained" in rows.index else ""
+    return [SHAPES[result.verdict], f"{over}{' '.join(contrast_words(result))}{learnt}"]
 
 
 def _times(row: Row, end: str) -> str:

@@ -18,7 +18,7 @@ from ostools.measure.probes.failure_stage import (
 from ostools.measure.probes.scores import BETWEEN, BEYOND, DECODABLE, SAME, TESTS
 from ostools.measure.probes.wrong_answers import ErrorVerdict, explain_errors
 from ostools.mitigations.named import NONE
-from ostools.reporting.findings import MOST
+from ostools.reporting.findings import MOST, first_few
 from ostools.reporting.findings.position import where_read
 from ostools.results import Frame, Row, frame_of
 
@@ -58,22 +58,32 @@ def failure_stage_findings(result: FailureStage) -> list[str]:
     mitigations = [str(name) for name in frame["mitigation"].unique()]
     first = mitigations[0]
     under = "" if first == NONE else f" under {first}"
-    rows = frame[(frame["mitigation"] == first) & (frame["dtype"] == dtype)]
-    probes = result.probes if first == NONE else result.under[first]
+    rows = frame[frame["mitigation"] == first]
+    probes = result.probes if first == NONE else result.under.get(first)
     undecodable = f" {UNDECODABLE_WORDS}" if (rows["verdict"] == UNDECODABLE).any() else ""
+    verdicts = " ".join(f"{name}{under}: {_verdicts(group)}." for name, group in rows.groupby("dtype", sort=False))
+    alone = f"{dtype}: " if frame["dtype"].nunique() > 1 else ""
+    has_answers, has_probes = len(result.answers) > 0, probes is not None and len(probes.frame) > 0
     sentences = [
-        error_verdict(result).sentence if first == NONE else "",
-        _asked(result, dtype),
-        f"{dtype}{under}: {_verdicts(rows)}.{undecodable}",
-        " ".join([_best(probes, dtype, under), *_steps(probes, dtype, under)]) if len(probes.frame) else "",
+        f"{alone}{error_verdict(result).sentence}" if first == NONE and has_answers else "",
+        _asked(result, dtype, first) if has_answers else "",
+        f"{verdicts}{undecodable}",
+        " ".join([_best(probes, dtype, under), *_steps(probes, dtype, under)])
+        if probes is not None and has_probes
+        else "",
         " ".join(mitigation_changes(result, name) for name in mitigations if name != NONE and first == NONE),
     ]
     return [sentence for sentence in sentences if sentence]
 
 
-def _asked(result: FailureStage, dtype: str) -> str:
-    """How many answers are right, how many a probe says, the task, and the token that was read."""
-    parameters, answers, frame = result.provenance.parameters, result.answers, frame_of(result)
+def _asked(result: FailureStage, dtype: str, mitigation: str) -> str:
+    """How many answers in a dtype are right, how many a probe says, the task, and the token that was read."""
+    parameters = result.provenance.parameters
+    tables: list[Any] = [
+        table[(table["dtype"] == dtype) & (table["mitigation"] == mitigation)]
+        for table in (result.answers, frame_of(result))
+    ]
+    answers, frame = tables
     right: Any = answers["correct"].sum()
     tested, decoded = int(frame["prompts"].sum()), float((frame["decoded"] * frame["prompts"]).sum())
     probed = f"; a linear probe says {decoded:.0f} of {tested} right" if tested else ""
@@ -119,7 +129,7 @@ def probe_findings(result: Decodability) -> list[str]:
     """Where the prompt was read; for each dtype the best place, its controls, and the sublayers that write and overwrite."""
     where = " ".join(where_read(result.provenance.parameters))
     places = [" ".join([_best(result, dtype), *_steps(result, dtype)]) for dtype in _dtypes(result)]
-    return [*([where] if where else []), *places[: MOST - 1]]
+    return [*([where] if where else []), *first_few(places, MOST - 1)]
 
 
 def intervention_findings(result: ProbeIntervention) -> list[str]:
@@ -139,7 +149,7 @@ def intervention_findings(result: ProbeIntervention) -> list[str]:
             f"{'Along' if one_dtype else f'{dtype}, along'} {along}, until the probe says {most['predicted']:.2g} more: the "
             f"expected answer moves most {_at(most)}, by {most['intervention']:+.2f} in the mean{follows}."
         )
-    return sentences[:MOST]
+    return first_few(sentences)
 
 
 def _at(row: Row) -> str:

@@ -20,18 +20,19 @@ from ostools.measure.profiles.profile import Profile
 from ostools.measure.profiles.spectra import Spectra
 from ostools.measure.profiles.untrained import TRAINED, UntrainedBaselines
 from ostools.measure.prompts import of_text
-from ostools.reporting.findings import MOST
+from ostools.reporting.findings import MOST, first_few
 from ostools.reporting.findings.sensitivity import NORMS, named_token, shape_findings
 from ostools.results import Frame, Row, frame_of
 
 
 def profile_findings(result: Profile) -> list[str]:
     """The verdict on the shape, then the first token's share of the sum, a sentence a linearisation."""
-    return shape_findings(result) + [
+    shares = [
         f"{row['linearisation']}: the first token has {row['sink_share']:.1%} of the sum over all tokens, the last one "
         f"{row['last_share']:.1%}; as much as {number(row['effective_tokens'])} equal tokens would have."
-        for row in result.summary.to_dict("records")[: MOST - 2]
+        for row in result.summary.to_dict("records")
     ]
+    return shape_findings(result) + first_few(shares, MOST - 2)
 
 
 def bounds_findings(result: Bounds) -> list[str]:
@@ -52,7 +53,7 @@ def bounds_findings(result: Bounds) -> list[str]:
         else:
             verdict = f": {verdicts[variant]}" if variant in verdicts else ""
             sentences.append(f"The paper's form `{variant}` (no bound) goes {span}{verdict}.")
-    return sentences[:MOST]
+    return first_few(sentences)
 
 
 def prompts_findings(result: Sensitivities | PromptBounds) -> list[str]:
@@ -72,7 +73,7 @@ def prompts_findings(result: Sensitivities | PromptBounds) -> list[str]:
             f"{source}, {NORMS[str(norm)]}, mean over {len(result)} prompts, a token's share of the sum over an even share: "
             f"{', '.join(words)}."
         )
-    return sentences[:MOST]
+    return first_few(sentences)
 
 
 def attention_baselines_findings(result: AttentionBaselines) -> list[str]:
@@ -82,7 +83,7 @@ def attention_baselines_findings(result: AttentionBaselines) -> list[str]:
         top: Row = rows.loc[rows["value"].idxmax()]
         share = float(top["value"] / rows["value"].sum())
         sentences.append(f"{baseline}: {named_token(top)} is first, with {share:.1%} of the sum over all tokens.")
-    return sentences[:MOST]
+    return first_few(sentences)
 
 
 def head_scores_findings(result: HeadScores) -> list[str]:
@@ -127,7 +128,7 @@ def change_findings(result: Change) -> list[str]:
     ratios = [
         f"{row['source']}, {NORMS[str(row['norm'])]}: second / first is {number(row['median_ratio'])} in the median over "
         f"{int(row['tokens'])} tokens; rank correlation of the two profiles {row['spearman']:.2f}."
-        for row in rows.to_dict("records")[: MOST - 2]
+        for row in rows.to_dict("records")
     ]
     differ = ", ".join(result.provenance.parameters["differ"]) or "neither model nor edits"
     paired = table[table["second_position"].notna()]
@@ -137,7 +138,11 @@ def change_findings(result: Change) -> list[str]:
         "tokens without a partner in the second": alone,
     }
     missing = [f"{words}: {count}" for words, count in counts.items() if count]
-    return [*ratios, f"The two differ in: {differ}.", *([f"No ratio: {'; '.join(missing)}."] if missing else [])]
+    return [
+        *first_few(ratios, MOST - 2),
+        f"The two differ in: {differ}.",
+        *([f"No ratio: {'; '.join(missing)}."] if missing else []),
+    ]
 
 
 def untrained_findings(result: UntrainedBaselines) -> list[str]:
@@ -153,19 +158,20 @@ def untrained_findings(result: UntrainedBaselines) -> list[str]:
                 f"{source}: {verdicts}; rank correlation with the model's own profile {rows['spearman'].median():.2f} in the "
                 "median over seeds."
             )
-    return sentences[:MOST]
+    return first_few(sentences)
 
 
 def spectra_findings(result: Spectra) -> list[str]:
     """How much of the last token's mass the whole product of patterns puts on the first token, and the rate (B.6, B.7)."""
     depth: Any = result.depth
     rows = depth[depth["blocks"] == depth["blocks"].max()].to_dict("records")
-    return [
+    sentences = [
         f"{row['matrix']}: after all {int(row['blocks'])} blocks the product of the mean patterns puts "
         f"{row['first_mass_last']:.1%} of the last token's mass on the first token; its second eigenvalue is "
         f"{number(row['second_eigenvalue'])}."
-        for row in rows[:MOST]
+        for row in rows
     ]
+    return first_few(sentences)
 
 
 def attention_variation_findings(result: AttentionVariation) -> list[str]:

@@ -37,7 +37,6 @@ SHAPES = {
 NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
 _DEFECT = "A certified bound that fails is a defect of this software or of the run: please report it"
 
-"""Half-width of an interval, as a share of its norm, from which on it says little of one token."""
 _NAMED = 5
 """Tokens near another choice of experts that a sentence names."""
 

@@ -19,7 +19,7 @@ from ostools.experiments.study.verdicts import (
     at_limit,
 )
 from ostools.experiments.study.verdicts import in_words as effect_words
-from ostools.reporting.findings import MOST
+from ostools.reporting.findings import first_few
 from ostools.reporting.findings.position import where_read
 from ostools.results import Frame
 
@@ -57,7 +57,7 @@ def study_findings(result: Study) -> list[str]:
         where,
         *(row["sentence"] for row in rows if "sentence" in row),
     ]
-    return [sentence for sentence in sentences if sentence][:MOST]
+    return first_few([sentence for sentence in sentences if sentence])
 
 
 def _changes(row: Mapping[Any, Any], effects: Frame) -> list[str]:

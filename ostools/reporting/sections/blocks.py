@@ -21,15 +21,18 @@ def block(
     *,
     chart: Callable[[Any], Chart] = finished,
     has_words: bool = False,
+    in_detail: bool = True,
     **part_fields: Any,
 ) -> Part:
-    """A result's chart, its findings, and its tables folded away; `part_fields`: title, quote, tables, notes of the part.
+    """A result's chart, its findings, and its tables folded away (`in_detail`).
+
+    `part_fields`: title, quote, tables, notes of the part.
 
     sentences: in place of the findings. has_words: the sentences say what the chart says under its title. A chart that cannot
     be drawn is replaced by the reason.
     """
     sentences = result.findings() if sentences is None else sentences
-    more = [*part_fields.pop("more", ()), More("In detail", tables=tables_of(result))]
+    more = [*part_fields.pop("more", ()), *([More("In detail", tables=tables_of(result))] if in_detail else [])]
     fields = {"findings": sentences, "more": more, **part_fields}
     try:
         words = f"{caption}. {sentences[0] if sentences else ''}"

@@ -183,7 +183,9 @@ def _layers_parts(measured: Measurements) -> list[Part]:
     if measured.layers is None:
         return []
     caption, sentences = "Sensitivity of y to every token at every layer", [layers_finding(measured.layers)]
-    return [block(measured.layers, "layers-chart", caption, sentences)]
+    return [
+        block(measured.layers, "layers-chart", caption, sentences, in_detail=False)
+    ]  # every layer times every token
 
 
 def _attention_parts(measured: Measurements) -> list[Part]:

@@ -33,8 +33,8 @@ def read(row: dict) -> AnswerVerdict:
 def test_no_answer_of_a_real_model_is_read_as_right_in_which_a_person_reads_none() -> None:
     real = [row for row in TEXTS if row["source"] != "written by hand"]
     counts = Counter((row["content"] is None, read(row).content == row["content"]) for row in real)
-    # 3 of the 24 values stand in texts that were cut; 7 of 42 texts without a value hold a copy of the sequence.
-    assert counts == {(False, True): 21, (False, False): 3, (True, True): 35, (True, False): 7}
+    # 3 of the 24 values stand in texts that were cut; 6 of 42 texts without a value hold a copy of the sequence.
+    assert counts == {(False, True): 21, (False, False): 3, (True, True): 36, (True, False): 6}
     assert not any(read(row).content_correct for row in real if row["content"] is None)
 
 
@@ -47,6 +47,9 @@ def test_no_answer_of_a_real_model_is_read_as_right_in_which_a_person_reads_none
         ("copy-last", "The sequence is 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0", None),
         ("copy-last", "1 1 1 1 1 1 1 1 1 1 1 0, so 0", "0"),
         ("count-ones", "minus - 12 and − 12", None),
+        ("count-ones", "- 12", "12"),  # a bullet
+        ("count-ones", "Step 1: there are 12 ones.\n---\n13", "13"),
+        ("count-ones", "12 ones - 13 in all", None),  # never an earlier number than the last
         ("count-ones", "There are 12 ones.", "12"),
         ("count-ones", "There are **1,012** ones", "1012"),
         ("count-ones", "11 or 12 of the 20 digits", "20"),  # sentences are not understood

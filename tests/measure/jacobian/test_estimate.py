@@ -123,12 +123,15 @@ def test_auto_is_exact_where_that_is_cheap_and_fits() -> None:
 
 def test_an_accuracy_asks_for_an_estimate_and_the_account_is_the_tables() -> None:
     model = tiny_model("gemma3")
-    result = ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=["full"], accuracy=0.2)
+    window: Any = {"layers": "all", "mitigation": "sliding-window:window=2"}  # many tokens reach nothing
+    result = ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=["full"], accuracy=0.2, **window)
+    assert (result.frame["frobenius_norm"] == 0).sum() > len(result.frame) / 3
     (run,) = result.provenance.parameters["runs"].values()
-    half = (result.frame["frobenius_upper"] - result.frame["frobenius_lower"]) / (2 * result.frame["frobenius_norm"])
+    rows = result.frame[result.frame["frobenius_norm"] > 0]
+    half = (rows["frobenius_upper"] - rows["frobenius_lower"]) / (2 * rows["frobenius_norm"])
     assert set(result.frame["method"]) == {"estimate"}
     assert result.provenance.parameters["accuracy"] == 0.2
-    assert run["half_width"] == pytest.approx(sorted(half)[(len(half) - 1) // 2])
+    assert run["half_width"] == pytest.approx(half.median())
     assert run["half_width"] <= 0.2
     assert run["wide"] == int((half > 0.3).sum())
 

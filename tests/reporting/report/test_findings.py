@@ -53,11 +53,16 @@ def test_falls_and_hidden_are_two_words_with_one_meaning_each() -> None:
     """A distance that stays what it is falls nowhere, and is hidden all the same where the noise is larger."""
     hides, falls, dtypes, *_ = collapse_findings(made_collapse(lambda n: 3.0, noise={"bfloat16": 4.0}))
     assert hides.startswith(
-        "bfloat16 hides the difference between n and n + 1 items of figure-5a from 1 on, up to 128: "
+        "bfloat16 hides the difference between n and n + 1 items of figure-5a: hidden from 1, the shortest tried, on, "
     )
     assert "it does not fall" in falls
     assert dtypes.startswith("In bfloat16 the pair is hidden from 1, the shortest tried, on")
     assert not any("collapse" in sentence for sentence in (hides, falls, dtypes))
+
+
+def test_lengths_that_are_hidden_without_a_range_are_told_in_the_first_sentence() -> None:
+    first, *_ = collapse_findings(made_collapse(lambda n: 1.0 if n % 4 else 0.1, noise={"bfloat16": 0.33}))
+    assert "hidden at 32 of the 128 lengths tried, up to 128" in first
 
 
 def test_a_seed_apart_is_no_hidden_length() -> None:

@@ -58,12 +58,13 @@ def test_the_headline_of_a_collapse() -> None:
     for noise, verdict in (
         (
             0.33,
-            "bfloat16 hides the difference between n and n + 1 items of figure-5a from 31 on, up to 128: a range of lengths in "
+            "bfloat16 hides the difference between n and n + 1 items of figure-5a: hidden from 31 on, up to 128, the last "
+            "length tried (all 98 lengths tried). There is a range of lengths in "
             "1 of 2 cases (a prompt in a precision).",
         ),
         (
             0.01,
-            "No precision hides the pair up to n = 128: bfloat16 on figure-5a comes nearest, its distance 8.89 times ",
+            "No precision hides the pair over a range of lengths up to n = 128: bfloat16 on figure-5a comes nearest, its distance 8.89 times ",
         ),
         (
             0.0795,

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ostools.experiments.figures.synthetic import Figure8, Figure9
 from ostools.ground.words import number
-from ostools.reporting.findings import MOST
+from ostools.reporting.findings import MOST, first_few
 from ostools.reporting.forms import curve, log_rows, rules
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
@@ -61,12 +61,12 @@ def figure_8_findings(result: Figure8) -> list[str]:
     laws = [
         f"{'; '.join(_laws(fits, 'reading', 'quantity'))}." for _, fits in result.fits.groupby("quantity", sort=False)
     ]
-    return [*laws[: MOST - 1], " ".join(figure_8_notes(result))]
+    return [*first_few(laws, MOST - 1), " ".join(figure_8_notes(result))]
 
 
 def figure_9_findings(result: Figure9) -> list[str]:
     """The law that each curve follows, and from where on it was fitted."""
-    return [*_laws(result.fits, "quantity")[: MOST - 1], " ".join(figure_9_notes(result))]
+    return [*first_few(_laws(result.fits, "quantity"), MOST - 1), " ".join(figure_9_notes(result))]
 
 
 def _laws(fits: Frame, *keys: str) -> list[str]:

@@ -25,7 +25,7 @@ from ostools.reporting.charts.answers import (
     length_axis,
     training_end,
 )
-from ostools.reporting.findings import MOST
+from ostools.reporting.findings import MOST, first_few
 from ostools.reporting.forms import curve, looks_by_name, mark_cells, rules
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
@@ -57,10 +57,8 @@ def reproduction_findings(result: Reproduction) -> list[str]:
     counts = ", ".join(f"{name}: {count}" for name, count in result.outcomes.items())
     frame = frame_of(result)
     differing = frame[frame["outcome"] == claim.DISAGREES].to_dict("records")
-    return [
-        f"{counts}.",
-        *(f"{row['claim']} ({row['place']}) does not agree: {row['measured']}" for row in differing[: MOST - 1]),
-    ]
+    differences = [f"{row['claim']} ({row['place']}) does not agree: {row['measured']}" for row in differing]
+    return [f"{counts}.", *first_few(differences, MOST - 1)]
 
 
 _COPY_WIDTH, _COPY_ROW = 270, 44

@@ -17,7 +17,7 @@ from ostools.experiments.retrieval import Retrieval
 from ostools.ground.names import known_norm
 from ostools.ground.words import number, title_of
 from ostools.reporting.charts.tokens import NORMS
-from ostools.reporting.findings import MOST
+from ostools.reporting.findings import MOST, first_few
 from ostools.reporting.findings.effects import contrast_words
 from ostools.reporting.forms import BAND, bars, curve, log_rows, rules, token_rows
 from ostools.reporting.style import axes, draw, theme
@@ -111,7 +111,7 @@ def chain_of_thought_findings(result: ChainOfThought) -> list[str]:
             f"{row['part']} {row['share']:.0%} (tokens: {row['tokens']})" for row in rows.to_dict("records")
         )
         sentences.append(f"{linearisation}, {NORMS[str(norm)]}, share of the sum over all tokens: {shares}.")
-    return sentences[:MOST]
+    return first_few(sentences)
 
 
 def _source(parameters: Mapping[str, Any]) -> str:
