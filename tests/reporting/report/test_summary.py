@@ -64,7 +64,8 @@ def test_the_headline_of_a_collapse() -> None:
         ),
         (
             0.01,
-            "No precision hides the pair over a range of lengths up to n = 128: bfloat16 on figure-5a comes nearest, its distance 8.89 times ",
+            "No precision hides the pair over a range of lengths up to n = 128: bfloat16 on figure-5a comes nearest, its "
+            "distance 8.89 times ",
         ),
         (
             0.0795,
