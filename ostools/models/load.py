@@ -174,7 +174,8 @@ def wrapped(module: PreTrainedModel, family: Family, name: str, eager: bool) -> 
         if family.generic:
             put_scores(bridge, eager)
             return bridge
-        delegates = not eager and module.dtype in SIXTEEN_BITS  # in other arithmetic nothing asks for it
+        # In other arithmetic nothing asks for it, and where the bridge is not exact, equal logits of one prompt are chance.
+        delegates = family.exact and not eager and module.dtype in SIXTEEN_BITS
         by_sdpa = own_logits(module, lambda: module(probe, use_cache=False).logits) if delegates else None
         try:
             bridge = build_bridge_from_module(

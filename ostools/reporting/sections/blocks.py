@@ -35,7 +35,7 @@ def block(
     more = [*part_fields.pop("more", ()), *([More("In detail", tables=tables_of(result))] if in_detail else [])]
     fields = {"findings": sentences, "more": more, **part_fields}
     try:
-        words = f"{caption}. {sentences[0] if sentences else ''}"
+        words = f"{caption}. {' '.join(sentences[:2])}"  # for who hears the page: the finding and its numbers
         figure = Figure(name, chart(result), caption, words.strip(), has_words=has_words)
     except (InputError, LookupError, ValueError) as error:
         notes = [f"{caption} could not be drawn: {in_words(error)}", *fields.pop("notes", ())]
