@@ -125,9 +125,10 @@ def test_an_accuracy_asks_for_an_estimate_and_the_account_is_the_tables() -> Non
     model = tiny_model("gemma3")
     window: Any = {"layers": "all", "mitigation": "sliding-window:window=2"}  # many tokens reach nothing
     result = ost.sensitivity(model, Prompt.from_ids(model, IDS), linearisations=["full"], accuracy=0.2, **window)
-    assert (result.frame["frobenius_norm"] == 0).sum() > len(result.frame) / 3
+    table: Any = result.frame
+    rows: Any = table[table["frobenius_norm"] > 0]
+    assert len(rows) < 2 / 3 * len(table)
     (run,) = result.provenance.parameters["runs"].values()
-    rows = result.frame[result.frame["frobenius_norm"] > 0]
     half = (rows["frobenius_upper"] - rows["frobenius_lower"]) / (2 * rows["frobenius_norm"])
     assert set(result.frame["method"]) == {"estimate"}
     assert result.provenance.parameters["accuracy"] == 0.2
