@@ -14,8 +14,8 @@ from itertools import product
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
-from transformers.utils.chat_template_utils import _compile_jinja_template, _get_template_variables
+from jinja2 import meta, nodes
+from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from ostools.ground.errors import InputError
 from ostools.models.files.checks import one_line
@@ -142,11 +142,12 @@ def _variables(template: str) -> frozenset[str]:
     Raises `InputError` for one that draws at random: two draws may be alike, so that running it twice does not show it.
     """
     try:
-        if _draws(_compile_jinja_template(template).environment.parse(template)):
+        program = _compile_jinja_template(template).environment.parse(template)
+        if _draws(program):
             raise InputError(
                 "expected a chat template that writes the same text each time, found one that draws at random"
             )
-        return frozenset(_get_template_variables(template))
+        return frozenset(meta.find_undeclared_variables(program))
     except (jinja2.TemplateError, RecursionError) as error:
         raise InputError(f"expected a chat template that can be read, found: {one_line(error)}") from None
 

@@ -212,9 +212,12 @@ def _method(method: str, cotangents: int, accuracy: float | None) -> tuple[str, 
     """The method, an estimate where an accuracy is asked for, and the accuracy of an estimate."""
     if accuracy is None:
         return method, ACCURACY
-    if method not in ("auto", "estimate") or cotangents != COTANGENTS:
-        given = f"method={method!r}" if method not in ("auto", "estimate") else f"cotangents={cotangents}"
-        raise InputError(f"accuracy: expected an estimate, found {given} beside it: leave one of the two out")
+    contradictions = [f"method={method!r}"] if method not in ("auto", "estimate") else []
+    contradictions += [f"cotangents={cotangents}"] if cotangents != COTANGENTS else []
+    if contradictions:
+        raise InputError(
+            f"accuracy: expected an estimate, found {contradictions[0]} beside it: leave one of the two out"
+        )
     if not 0 < accuracy < 1:
         raise InputError(f"accuracy: expected a share between 0 and 1, such as 0.1, found {accuracy:g}")
     return "estimate", float(accuracy)

@@ -62,21 +62,21 @@ def failure_stage_findings(result: FailureStage) -> list[str]:
     probes = result.probes if first == NONE else result.under.get(first)
     undecodable = f" {UNDECODABLE_WORDS}" if (rows["verdict"] == UNDECODABLE).any() else ""
     verdicts = " ".join(f"{name}{under}: {_verdicts(group)}." for name, group in rows.groupby("dtype", sort=False))
-    alone = f"{dtype}: " if frame["dtype"].nunique() > 1 else ""
-    has_answers, has_probes = len(result.answers) > 0, probes is not None and len(probes.frame) > 0
+    of_dtype = f"{dtype}: " if frame["dtype"].nunique() > 1 else ""
+    has_answers = len(result.answers) > 0  # rows of a sweep have none
     sentences = [
-        f"{alone}{error_verdict(result).sentence}" if first == NONE and has_answers else "",
-        _asked(result, dtype, first) if has_answers else "",
+        f"{of_dtype}{error_verdict(result).sentence}" if first == NONE and has_answers else "",
+        _answer_counts(result, dtype, first) if has_answers else "",
         f"{verdicts}{undecodable}",
         " ".join([_best(probes, dtype, under), *_steps(probes, dtype, under)])
-        if probes is not None and has_probes
+        if probes is not None and len(probes.frame)
         else "",
         " ".join(mitigation_changes(result, name) for name in mitigations if name != NONE and first == NONE),
     ]
     return [sentence for sentence in sentences if sentence]
 
 
-def _asked(result: FailureStage, dtype: str, mitigation: str) -> str:
+def _answer_counts(result: FailureStage, dtype: str, mitigation: str) -> str:
     """How many answers in a dtype are right, how many a probe says, the task, and the token that was read."""
     parameters = result.provenance.parameters
     tables: list[Any] = [
