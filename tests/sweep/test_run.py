@@ -52,6 +52,21 @@ def test_the_numbers_are_those_of_the_measurements_themselves(written: Path, tmp
             pd.testing.assert_frame_equal(mine, theirs[["length", *columns]], check_dtype=False)
 
 
+def test_a_seed_that_is_added_is_measured_and_labelled_as_itself(written: Path, tmp_path: Path) -> None:
+    """Resumed with two seeds more, a sweep holds each seed's own numbers: those that `evaluate` gives for that seed alone."""
+    drawn = {"tasks": "count-ones-bernoulli", "lengths": 6}
+    for seeds, measured in ((0, 1), ([0, 1, 2], 2)):
+        assert run(sweep_of(asked(written, **drawn, seeds=seeds)), tmp_path).measured == measured
+    table, model = results(tmp_path).set_index("seed"), ost.load_model(written)
+    assert sorted(table.index) == [0, 1, 2]
+    alone = [
+        ost.evaluate(model, drawn["tasks"], lengths=[6], seeds=[seed], max_new_tokens=6).frame for seed in (0, 1, 2)
+    ]
+    expected = [float(frame["log_probability"].iloc[0]) for frame in alone]
+    assert len(set(expected)) == 3
+    assert table.loc[[0, 1, 2], "log_probability"].tolist() == expected
+
+
 def test_what_a_plugin_imports_from_its_own_package_is_in_the_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -197,7 +197,10 @@ def _half_width(G: Gradient, residuals: Numbers) -> float:
     log_weights = 0.5 * (np.log1p(-(_RHO**2)) - np.linalg.slogdet(XX)[1] - (m - p) * np.log(square))
     weights = np.exp(log_weights - log_weights.max())
     weights /= weights.sum()
-    spread = np.sqrt(square / (m - p) / (1.0 - _RHO**2) * _correlated_square(np.linalg.pinv(G)[1]))
+    # The columns to norm 1 first: `pinv` takes a column that is far smaller than the largest one for 0.
+    norms = np.linalg.norm(G, axis=0)
+    row = np.linalg.pinv(G / norms)[1] / norms[1]
+    spread = np.sqrt(square / (m - p) / (1.0 - _RHO**2) * _correlated_square(row))
 
     def excess(half: float) -> float:
         return float(weights @ stdtr(m - p, half / spread)) - (1 + _LEVEL) / 2

@@ -93,6 +93,36 @@ def test_an_interval_is_that_of_dense_matrices(parameters: int) -> None:
     assert covered == pytest.approx(0.975, abs=1e-9)
 
 
+def dense_bic(residuals: np.ndarray, parameters: int) -> float:
+    """-2 log likelihood at its best (innovations' variance, rho) + parameters log m, by Omega(rho) = rho^|i - j| / (1 - rho^2).
+
+    The variance and rho are two parameters more. Constants that all laws of one curve share are left out.
+    """
+    m = len(residuals)
+    away = np.abs(np.subtract.outer(np.arange(m), np.arange(m)))
+    deviances = []
+    for rho in fits._RHO:
+        omega = rho**away / (1 - rho**2)
+        variance = residuals @ np.linalg.solve(omega, residuals) / m
+        deviances.append(m * np.log(variance) + np.linalg.slogdet(omega)[1])
+    return min(deviances) + (parameters + 2) * np.log(m)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("power", 2), ("exponential", 2), ("power to a level", 3)])
+def test_a_laws_bic_is_that_of_dense_matrices_and_counts_its_parameters(name: str, parameters: int) -> None:
+    values = CURVES[name](N[:30]) * np.exp(noise(3, 0.5, 0.02, 30))
+    fit = fit_decay(N[:30], values)
+    law = fit.law if "level" in name else getattr(fit, name)
+    assert law is not None and law.name == name
+    assert law.bic == pytest.approx(dense_bic(np.log(values) - np.log(law(N[:30])), parameters), abs=1e-6)
+
+
+def test_a_level_whose_law_hardly_moves_the_curve_is_fitted_without_an_error() -> None:
+    """Of this noise a law's column is smaller than another by more than 1e15."""
+    values = np.exp(noise(99, 0.3, 0.3, 12) - 0.02 * N[:12])
+    assert fit_decay(N[:12], values).verdict == "no decay"
+
+
 @pytest.mark.parametrize("below", [1e-9, 1e-10, 0.0])
 def test_the_first_value_at_the_floor_or_below_it_ends_the_fit(below: float) -> None:
     values = CURVES["power"](N)
