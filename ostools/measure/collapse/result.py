@@ -19,6 +19,7 @@ from ostools.measure.collapse.verdicts import (
     Limits,
     Reading,
     hidden_curves,
+    is_hidden,
     judge,
     over_seeds,
 )
@@ -88,6 +89,21 @@ class Collapse(Result):
         table: Any = self.reference
         rows = table[(table["pair"] == pair) & (table["site"] == site) & (table["weights"] == "given")]
         return rows.groupby("length")[["distance", "relative"]].mean().sort_index()
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """One row a pair, seed, dtype and length (a block, where several were compared): `curve` with what decides.
+
+        Columns: task, pair, seed, dtype, layer, length, tokens; distance (of the two as this dtype gives them), exact_distance
+        (in float64, with the same stored weights), noise (rounding noise of y - y*), and hidden: exact_distance is below noise,
+        or distance is 0. float64, the reference, and a norm whose noise is not known (the cosine) have no `hidden` (NA).
+        """
+        rows = self.curve.rename(columns={"mean": "distance", "float64_distance": "exact_distance"})
+        hidden = is_hidden(rows["exact_distance"], rows["pair_noise"], rows["distance"]).astype("boolean")
+        known = rows["exact_distance"].notna() & rows["pair_noise"].notna() & (rows["dtype"] != REFERENCE.name)
+        names = ["task", "pair", "seed", "dtype", "layer", "length", "tokens", "distance", "exact_distance"]
+        summary = rows[names].assign(noise=rows["pair_noise"], hidden=hidden.where(known, pd.NA))
+        return summary.reset_index(drop=True)
 
     def hidden_ranges(self, per: str = VECTOR, norm: str = "l2") -> pd.DataFrame:
         """The ranges of lengths at which the pair is hidden, one row each; measured, not extrapolated.

@@ -371,6 +371,21 @@ def test_the_tables_hold_the_verdicts_and_their_ranges() -> None:
     assert still["apart_from"].isna().all()
 
 
+def test_the_summary_has_one_row_a_length_with_what_decides() -> None:
+    """float64's distance decides beside the noise of the difference; a distance of 0 as it came out is hidden too."""
+    result = made(lambda n: 1.0 / n, noise=1 / 30 + 1e-9)
+    frame = result.frame.assign(float64_distance=2 / result.frame["length"])
+    frame.loc[frame["length"] == 10, "mean"] = 0.0
+    summary = replace(result, frame=frame).summary
+    assert summary["length"].tolist() == list(range(1, 101))
+    assert summary["exact_distance"].tolist() == [2 / n for n in range(1, 101)]
+    assert summary["distance"].tolist() == [0.0 if n == 10 else 1 / n for n in range(1, 101)]
+    assert summary["hidden"].tolist() == [n == 10 or 2 / n < 1 / 30 + 1e-9 for n in range(1, 101)]
+    assert set(summary["noise"]) == {1 / 30 + 1e-9}
+    unknown = replace(result, frame=frame.assign(pair_noise=float("nan"))).summary
+    assert unknown["hidden"].isna().all()
+
+
 def test_the_tables_read_top_tokens_and_identical_logits_from_their_own_columns() -> None:
     result = made_collapse(
         lambda n: 1.0,
