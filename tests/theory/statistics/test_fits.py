@@ -113,7 +113,8 @@ def test_a_laws_bic_is_that_of_dense_matrices_and_counts_its_parameters(name: st
     values = CURVES[name](N[:30]) * np.exp(noise(3, 0.5, 0.02, 30))
     fit = fit_decay(N[:30], values)
     law = fit.law if "level" in name else getattr(fit, name)
-    assert law is not None and law.name == name
+    assert law is not None
+    assert law.name == name
     assert law.bic == pytest.approx(dense_bic(np.log(values) - np.log(law(N[:30])), parameters), abs=1e-6)
 
 
