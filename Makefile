@@ -5,7 +5,7 @@
 # make test     what to run before every commit: ruff, import-linter, pyright, and every law that is quick
 # make test-slow  the rest: Ray, kernels and tutorials, the site, the browser, kills, memory; 100 examples of every property
 # make test-full  both
-# make test-portable  the quick tests of theory, measure and experiments once more, as a CPU without AVX adds numbers
+# make test-portable  the quick tests of theory, measure and paper once more, as a CPU without AVX adds numbers
 # make lint     ruff, import-linter and pyright
 # make docs     the documentation site, in site/, every warning an error
 # make tutorials  run the notebooks again and store what they print
@@ -63,7 +63,7 @@ test-portable: export ATEN_CPU_CAPABILITY := default
 test-portable: export OMP_NUM_THREADS := 1
 test-portable: export MKL_NUM_THREADS := 1
 test-portable: $(INSTALLED)
-	$(PYTEST) --dist worksteal -m "not slow" tests/theory tests/measure tests/experiments
+	$(PYTEST) --dist worksteal -m "not slow" tests/theory tests/measure tests/paper
 
 quick: $(INSTALLED)
 	$(PYTEST) --dist worksteal -m "not slow"

@@ -15,10 +15,10 @@ import numpy as np
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.experiments.figures.synthetic import decay_fits
 from ostools.measure.collapse.result import FITTED_FROM, SAME_IN_FLOAT64
 from ostools.models import Prompt, encode
 from ostools.models.untrained import KINDS
+from ostools.paper.figures.synthetic import decay_fits
 
 SEEDS = range(3)
 TOKENS = 128

@@ -25,22 +25,17 @@ from ostools.ground.errors import InputError as InputError
 from ostools.ground.errors import did_you_mean
 
 if TYPE_CHECKING:  # the public names, each imported from its module when it is first used (`_HOME`)
-    from ostools import experiments as experiments
     from ostools import hooks as hooks
     from ostools import measure as measure
     from ostools import mitigations as mitigations
     from ostools import models as models
+    from ostools import paper as paper
     from ostools import reporting as reporting
     from ostools import sweep as sweep
     from ostools import tasks as tasks
     from ostools import theory as theory
-    from ostools.experiments import ablation as ablation
-    from ostools.experiments import chain_of_thought as chain_of_thought
-    from ostools.experiments import position_effect as position_effect
-    from ostools.experiments import retrieval as retrieval
-    from ostools.experiments import study as study
-    from ostools.experiments import windows as windows
     from ostools.explorer import explore as explore
+    from ostools.measure import ablation as ablation
     from ostools.measure import attention as attention
     from ostools.measure import attention_baselines as attention_baselines
     from ostools.measure import attention_difference as attention_difference
@@ -56,11 +51,13 @@ if TYPE_CHECKING:  # the public names, each imported from its module when it is 
     from ostools.measure import head_scores as head_scores
     from ostools.measure import hops as hops
     from ostools.measure import linear_range as linear_range
+    from ostools.measure import position_effect as position_effect
     from ostools.measure import probe as probe
     from ostools.measure import probe_intervention as probe_intervention
     from ostools.measure import profile as profile
     from ostools.measure import sensitivity as sensitivity
     from ostools.measure import spectra as spectra
+    from ostools.measure import study as study
     from ostools.measure import untrained_baselines as untrained_baselines
     from ostools.models import Prompt as Prompt
     from ostools.models import adopt as adopt
@@ -68,27 +65,20 @@ if TYPE_CHECKING:  # the public names, each imported from its module when it is 
     from ostools.models import encode as encode
     from ostools.models import load_model as load_model
     from ostools.models import untrained_model as untrained_model
+    from ostools.paper import chain_of_thought as chain_of_thought
+    from ostools.paper import retrieval as retrieval
+    from ostools.paper import windows as windows
+    from ostools.paper.reproduction.reproduce import reproduce as reproduce
     from ostools.reporting.report.report import report as report
-    from ostools.reporting.reproduction.reproduce import reproduce as reproduce
     from ostools.results import load_result as load_result
     from ostools.sweep import corpus as corpus
 
 
 _HOME = (
-    dict.fromkeys(
-        (
-            "ablation",
-            "chain_of_thought",
-            "position_effect",
-            "retrieval",
-            "study",
-            "windows",
-        ),
-        "ostools.experiments",
-    )
-    | dict.fromkeys(("explore",), "ostools.explorer")
+    dict.fromkeys(("explore",), "ostools.explorer")
     | dict.fromkeys(
         (
+            "ablation",
             "attention",
             "attention_baselines",
             "attention_difference",
@@ -104,11 +94,13 @@ _HOME = (
             "head_scores",
             "hops",
             "linear_range",
+            "position_effect",
             "probe",
             "probe_intervention",
             "profile",
             "sensitivity",
             "spectra",
+            "study",
             "untrained_baselines",
         ),
         "ostools.measure",
@@ -124,13 +116,14 @@ _HOME = (
         ),
         "ostools.models",
     )
+    | dict.fromkeys(("chain_of_thought", "retrieval", "windows"), "ostools.paper")
     | dict.fromkeys(("report",), "ostools.reporting.report.report")
-    | dict.fromkeys(("reproduce",), "ostools.reporting.reproduction.reproduce")
+    | dict.fromkeys(("reproduce",), "ostools.paper.reproduction.reproduce")
     | dict.fromkeys(("load_result",), "ostools.results")
     | dict.fromkeys(("corpus",), "ostools.sweep")
 )
 """Module of each public name: what the imports above say to type checkers, and a test holds against them."""
-_ROOMS = ("experiments", "hooks", "measure", "mitigations", "models", "reporting", "sweep", "tasks", "theory")
+_ROOMS = ("hooks", "measure", "mitigations", "models", "paper", "reporting", "sweep", "tasks", "theory")
 
 __all__ = sorted(["InputError", *_HOME, *_ROOMS])  # pyright: ignore[reportUnsupportedDunderAll]
 

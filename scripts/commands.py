@@ -15,26 +15,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import ostools.experiments
 import ostools.measure
+import ostools.paper
 import ostools.sweep  # noqa: F401 -- the measurements of these rooms put themselves into RECORDS
 from ostools.cli.verbs import composed, hosted, listings, pages, sweeps
-from ostools.experiments.ablation.questions import MEASURES
-from ostools.experiments.figures.answering import figure_2, figure_2_memory
-from ostools.experiments.figures.counting import figure_3, figure_3_memory, figure_4
-from ostools.experiments.figures.figure5 import figure_5, figure_5_memory
-from ostools.experiments.figures.synthetic import figure_8, figure_9
-from ostools.experiments.study.verdicts import ABOUT
 from ostools.ground.arguments import full_signature
 from ostools.measure import attention, attention_difference, bounds, collapse, faithfulness, profile, sensitivity
+from ostools.measure.ablation.questions import MEASURES
 from ostools.measure.faithfulness.deletion import WAYS, faithfulness_memory
 from ostools.measure.jacobian.linearise import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.position import POSITIONS
+from ostools.measure.study.verdicts import ABOUT
 from ostools.models import encode
 from ostools.models.tokens import EncodingOptions
 from ostools.models.untrained import KINDS
+from ostools.paper.figures.answering import figure_2, figure_2_memory
+from ostools.paper.figures.counting import figure_3, figure_3_memory, figure_4
+from ostools.paper.figures.figure5 import figure_5, figure_5_memory
+from ostools.paper.figures.synthetic import figure_8, figure_9
 
 Function = Callable[..., Any]
 _LONG = 20

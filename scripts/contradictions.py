@@ -55,7 +55,7 @@ class Contradiction:
 def contradictions() -> list[Contradiction]:
     """All: those of `contradictions.toml`, one or more a row, and one for each claim."""
     tables = tomllib.loads(PLANTED.read_text("utf-8"))
-    claim, says = "ostools/experiments/reproduce/claim.py", "its judge says the opposite"
+    claim, says = "ostools/paper/claims/claim.py", "its judge says the opposite"
     return [
         *(Contradiction(row, **planted) for row, several in tables.items() for planted in several),
         *(Contradiction(row.id, says, claim, _JUDGE, _OPPOSITE) for row in rows() if row.section == "claims"),

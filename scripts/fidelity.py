@@ -9,8 +9,8 @@ from typing import NamedTuple
 PAGE = Path(__file__).parents[1] / "docs" / "fidelity.md"
 VERDICTS = ("deviates", "two-readings", "silent", "same")
 """Anchors of the sections whose rows say what runs here."""
-CLAIM_TEST = "experiments/test_reproduce.py::test_a_planted_result_is_judged_as_the_rule_says"
-LEMMA_TEST = "experiments/test_reproduce.py::test_every_lemma_is_judged_by_its_own_checks"
+CLAIM_TEST = "paper/test_reproduce.py::test_a_planted_result_is_judged_as_the_rule_says"
+LEMMA_TEST = "paper/test_reproduce.py::test_every_lemma_is_judged_by_its_own_checks"
 
 
 class Row(NamedTuple):

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import ostools as ost
-from ostools.experiments.study.verdicts import ABOUT, NO_EFFECT, UNDECIDED, at_limit, in_words
 from ostools.ground.errors import InputError
+from ostools.measure.study.verdicts import ABOUT, NO_EFFECT, UNDECIDED, at_limit, in_words
 from ostools.mitigations import Hint, Mitigation, MitigationError, Separator, SlidingWindow, label
 from ostools.mitigations import mitigation as parsed
 from ostools.mitigations.passes import own_windows

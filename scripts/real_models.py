@@ -24,7 +24,7 @@ from scipy.stats import spearmanr
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.experiments.position import PASSAGES
+from ostools.measure.profiles.position_effect import PASSAGES
 from ostools.models.tokens import frame as special_tokens
 from ostools.models.tokens import text_ids
 from ostools.results import write_atomically

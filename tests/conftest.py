@@ -34,7 +34,7 @@ LONGEST = (
     "sweep/test_memory.py",
     "test_docs.py",
     "test_reproducible.py",
-    "reporting/reproduction/test_reproduce.py",
+    "paper/test_reproduction.py",
     "measure/bounds/test_certified.py",
     "sweep/test_faults.py",
 )

@@ -29,7 +29,7 @@ from scripts import glossary
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 ROOMS = (
-    *("ostools", "ostools.models", "ostools.measure", "ostools.tasks", "ostools.experiments", "ostools.theory"),
+    *("ostools", "ostools.models", "ostools.measure", "ostools.tasks", "ostools.paper", "ostools.theory"),
     *("ostools.sweep", "ostools.hooks", "ostools.mitigations"),
 )
 PAGES = sorted(path for path in DOCS.rglob("*.md"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import ostools
 from ostools import hooks, mitigations
-from ostools.experiments.reproduce.claims import CLAIMS as JUDGED
+from ostools.paper.claims.claims import CLAIMS as JUDGED
 from scripts.fidelity import PAGE, cells, rows
 from tests.checkpoints import paper_text
 from tests.cli.asking import COMMANDS

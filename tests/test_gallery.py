@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import ostools
-import ostools.experiments
 import ostools.measure
+import ostools.paper
 import ostools.sweep
 from ostools.results import Result
 from scripts import gallery

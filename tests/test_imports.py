@@ -78,7 +78,7 @@ _ENTRANCES = (
     "from ostools import hooks",
     "from ostools import mitigations; mitigations.running",
     "import ostools.measure",
-    "import ostools.experiments",
+    "import ostools.paper",
     "import ostools.sweep",
     "import ostools.explorer",
     "import ostools; ostools.report",

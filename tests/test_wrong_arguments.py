@@ -20,11 +20,11 @@ from beartype.door import is_bearable
 from ostools import mitigations as m
 from ostools.ground.arguments import full_hints
 from ostools.mitigations import MitigationError
-from ostools import experiments as e, hooks, models, sweep as sweep_room, tasks
+from ostools import paper as e, hooks, models, sweep as sweep_room, tasks
 from ostools.ground.errors import InputError
 from ostools.measure.measurement import RECORDS
 from ostools.measure import ask_endpoint, hosted_evaluation, read_answers
-from ostools.reporting.reproduction.reproduce import reproduce
+from ostools.paper.reproduction.reproduce import reproduce
 
 model = ost.load_model()
 prompt, ids = "count 1 1", torch.tensor([[1, 2, 3, 4, 5, 6]])
@@ -46,8 +46,8 @@ SOUND = {
     e.figure_5: dict(model=model, lengths=[3], panels="a", dtypes=["float32"], seeds=[0], site="y"),
     e.figure_prompts: dict(number=2, lengths=[3]),
     e.retrieval: dict(model=model, positions=[0], length=2, seeds=[0], records="words"),
-    e.position_effect: dict(model=model, passages=3, tokens=6, untrained=False),
-    e.study: dict(model=model, task="count-ones", mitigations=["hint"], lengths=[3], seeds=[0], dtypes=["float32"]),
+    ost.position_effect: dict(model=model, passages=3, tokens=6, untrained=False),
+    ost.study: dict(model=model, task="count-ones", mitigations=["hint"], lengths=[3], seeds=[0], dtypes=["float32"]),
     e.windows: dict(model=model, task="count-ones", lengths=[3], seeds=[0], windows=[4], layers="all"),
     ost.encode: dict(model=model, text=prompt), ost.load_model: {}, models.describe: dict(model=model),
     models.context_length: dict(model=model), models.view_in: dict(model=model, dtype=torch.float64),

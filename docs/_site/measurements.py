@@ -7,8 +7,8 @@ import inspect
 import re
 from itertools import groupby
 
-import ostools.experiments
 import ostools.measure
+import ostools.paper
 import ostools.sweep  # noqa: F401 -- the measurements of these rooms put themselves into RECORDS
 from ostools.measure.measurement import RECORDS, MeasurementRecord
 
@@ -16,7 +16,7 @@ MARKER = "<!-- every measurement of this room -->"
 
 
 def reference(room: str) -> str:
-    """Markdown: the measurements of "measure", "experiments" or "sweep", by the folder or module in which they stand."""
+    """Markdown: the measurements of "measure", "paper" or "sweep", by the folder or module in which they stand."""
     records = [record for record in RECORDS.values() if record.function.__module__.startswith(f"ostools.{room}.")]
     return "\n\n".join(
         f"## {folder.replace('_', ' ').capitalize()}\n\n" + "\n".join(line for part in parts for line in _lines(part))

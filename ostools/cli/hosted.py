@@ -60,9 +60,9 @@ def hosted_questions(selection: Mapping[str, Any], figure: str | None = None) ->
 
         return questions(selection["task"], **{key: value for key, value in selection.items() if key != "task"})
     if figure == "all":
-        from ostools.experiments.reproduce.parts import claim_questions
+        from ostools.paper.claims.parts import claim_questions
 
         return claim_questions()
-    from ostools.experiments import figure_prompts
+    from ostools.paper import figure_prompts
 
     return figure_prompts(int(figure), *(selection.get(name) for name in ("lengths", "seeds", "panels")))

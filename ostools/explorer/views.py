@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from transformer_lens.model_bridge import TransformerBridge
 
-import ostools.experiments
 import ostools.measure
+import ostools.paper
 import ostools.sweep  # noqa: F401 -- the measurements of these rooms put themselves into RECORDS
 from ostools import mitigations
 from ostools.ground.errors import InputError, short_repr

@@ -2,6 +2,8 @@
 answers."""
 
 from ostools import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes
+from ostools.measure.ablation.ablation import Ablation, ablation
+from ostools.measure.ablation.questions import AnsweredPrompt
 from ostools.measure.answers.counting import Counting, counting
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.answers.paired import AnswerDifference
@@ -26,12 +28,16 @@ from ostools.measure.probes.intervention import ProbeIntervention, probe_interve
 from ostools.measure.probes.probe import Decodability, probe
 from ostools.measure.profiles.change import Change
 from ostools.measure.profiles.compare import Comparison, compare
+from ostools.measure.profiles.position_effect import PositionEffect, position_effect
 from ostools.measure.profiles.profile import Profile, profile
 from ostools.measure.profiles.spectra import Spectra, spectra
 from ostools.measure.profiles.untrained import UntrainedBaselines, untrained_baselines
+from ostools.measure.study.study import Study, study
 
 __all__ = [
+    "Ablation",
     "AnswerDifference",
+    "AnsweredPrompt",
     "Attention",
     "AttentionBaselines",
     "AttentionDifference",
@@ -50,13 +56,16 @@ __all__ = [
     "Hops",
     "Hosted",
     "LinearRange",
+    "PositionEffect",
     "ProbeIntervention",
     "Profile",
     "PromptBounds",
     "Sensitivities",
     "Sensitivity",
     "Spectra",
+    "Study",
     "UntrainedBaselines",
+    "ablation",
     "ask_endpoint",
     "attention",
     "attention_baselines",
@@ -75,11 +84,13 @@ __all__ = [
     "hosted_evaluation",
     "jacobian",
     "linear_range",
+    "position_effect",
     "probe",
     "probe_intervention",
     "profile",
     "read_answers",
     "sensitivity",
     "spectra",
+    "study",
     "untrained_baselines",
 ]

@@ -226,8 +226,8 @@ def load_result(path: str | Path) -> Result:
         raise InputError(f"path {source}: expected a name ending in .parquet or .json, found {source.suffix!r}")
     if not source.is_file():
         raise InputError(f"path {source}: expected a file, found {'no regular file' if source.exists() else 'nothing'}")
-    import ostools.experiments
     import ostools.measure
+    import ostools.paper
     import ostools.sweep  # noqa: F401 -- the classes by whose name the file is read
 
     try:

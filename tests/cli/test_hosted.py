@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ostools.experiments import figure_prompts
+from ostools.paper import figure_prompts
 from ostools.tasks.questions import as_row
 from tests.cli.asking import assert_refused
 from tests.measure.hosted.server import completion, served

@@ -12,9 +12,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
-from ostools.experiments.ablation.effects import JacobianNorm, LogProbability, Measure, PairDistance, require_finite
-from ostools.experiments.ablation.questions import of_task
 from ostools.hooks import Edge, Head, Sublayer
+from ostools.measure.ablation.effects import JacobianNorm, LogProbability, Measure, PairDistance, require_finite
+from ostools.measure.ablation.questions import of_task
 from ostools.measure.answer_line import answer_text, line_ids
 from ostools.measure.answers.probability import answer_log_probability
 from ostools.measure.task_prompt import render_prompt

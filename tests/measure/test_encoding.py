@@ -42,8 +42,8 @@ OF_A_TASK: dict[Any, dict[str, Any]] = {
     ost.probe: {**SOME, "random_weights": False},
     ost.probe_intervention: SOME,
     ost.failure_stage: {**SOME, "dtypes": ["float32"], "random_weights": False},
-    ost.experiments.study: {**SOME, "mitigations": ["hint"], "measures": ["answers"]},
-    ost.experiments.windows: {"lengths": [3], "windows": [4]},
+    ost.measure.study: {**SOME, "mitigations": ["hint"], "measures": ["answers"]},
+    ost.paper.windows: {"lengths": [3], "windows": [4]},
     ost.ablation: {"lengths": [3], "what": "layers", "measures": ["answers"]},
     ost.attention: {"length": 3},
 }

@@ -62,7 +62,7 @@ def test_a_study_and_an_evaluation_answer_in_the_models_own_dtype() -> None:
     """With everything measured that needs a float32 view beside; the log p are those of the model as it is, to the bit."""
     model = tiny_model("llama", seed=3, scale=1.5, dtype=torch.bfloat16, context=512)
     asked: dict[str, Any] = {"lengths": [LENGTH], "chat": False}
-    study: Any = ost.experiments.study(model, FORM, mitigations=["hint"], dtypes=["float32"], **asked).frame
+    study: Any = ost.measure.study(model, FORM, mitigations=["hint"], dtypes=["float32"], **asked).frame
     own, wide = (
         frame_of(evaluate(each, FORM, max_new_tokens=4, **asked)) for each in (model, view_in(model, torch.float32))
     )

@@ -102,7 +102,7 @@ def test_a_prompt_of_another_model_is_refused(pair) -> None:
     with pytest.raises(InputError, match=r"found one of another: its token 2 is '<bos>', here it is '<2>'"):
         ost.sensitivity(bare, prompt)
     with pytest.raises(InputError, match="found one of another"):
-        ost.ablation(bare, ost.experiments.AnsweredPrompt(prompt, [0]))
+        ost.ablation(bare, ost.measure.AnsweredPrompt(prompt, [0]))
     small = tiny_model("llama", d_vocab=40, fresh=True)
     with pytest.raises(InputError, match="expected token ids from 0 to 39, found"):
         ost.attention(small, prompt)

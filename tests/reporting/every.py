@@ -14,15 +14,15 @@ from filelock import FileLock
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
-from ostools.experiments.reproduce.claims import CLAIMS, judged
 from ostools.measure.measurement import RECORDS
 from ostools.models import Prompt
+from ostools.paper.claims.claims import CLAIMS, judged
 from ostools.results import Result
 from tests.checkpoints import tiny_model
 
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 1024}
 IDS = [2, 40, 50, 60, 60, 61, 70]
-EXPERIMENTS = ost.experiments
+PAPER = ost.paper
 FOLDER = "OSTOOLS_TEST_RESULTS"
 """The variable of the environment that names the folder of results which all workers of a run of the tests share."""
 
@@ -61,7 +61,7 @@ def _evaluated(mitigation: str | None = None) -> Any:
 
 @cache
 def _figure_3() -> Any:
-    return EXPERIMENTS.figure_3(model(), [2, 3], [0, 1], max_new_tokens=4, chat=False)
+    return PAPER.figure_3(model(), [2, 3], [0, 1], max_new_tokens=4, chat=False)
 
 
 def _probes() -> Any:
@@ -106,17 +106,17 @@ EVERY: dict[str, Callable[[], Result]] = {
         model(), "copy-last", mitigations=["separator:every=2"], lengths=[3, 4], dtypes=["bfloat16"], chat=False
     ),
     "WindowStudy": lambda: ost.windows(model(), "copy-last", lengths=[3], windows=[2, 400], chat=False),
-    "Ablation": lambda: ost.ablation(model(), EXPERIMENTS.AnsweredPrompt(prompt(), [4])),
-    "Retrieval": lambda: EXPERIMENTS.retrieval(model(), [0, 1, 2], 3, [0, 1], chat=False),
-    "ChainOfThought": lambda: EXPERIMENTS.chain_of_thought(
+    "Ablation": lambda: ost.ablation(model(), ost.measure.AnsweredPrompt(prompt(), [4])),
+    "Retrieval": lambda: PAPER.retrieval(model(), [0, 1, 2], 3, [0, 1], chat=False),
+    "ChainOfThought": lambda: PAPER.chain_of_thought(
         model(), "count-ones:mode=cot-zero-shot", 3, reasoning="1 + 1\n+ 1", chat=False
     ),
-    "Figure2": lambda: EXPERIMENTS.figure_2(model(), [2, 3], chat=False),
+    "Figure2": lambda: PAPER.figure_2(model(), [2, 3], chat=False),
     "Figure3": _figure_3,
-    "Figure4": lambda: EXPERIMENTS.figure_4_of(_figure_3()),
-    "Figure5": lambda: EXPERIMENTS.figure_5(model(), lengths=[2, 3, 4], seeds=range(2)),
-    "Figure8": lambda: EXPERIMENTS.figure_8([1, 2, 7, 30, 60], [0, 1], d=8),
-    "Figure9": lambda: EXPERIMENTS.figure_9([1, 5, 6, 50, 90, 200], [0, 1], noisy=5),
+    "Figure4": lambda: PAPER.figure_4_of(_figure_3()),
+    "Figure5": lambda: PAPER.figure_5(model(), lengths=[2, 3, 4], seeds=range(2)),
+    "Figure8": lambda: PAPER.figure_8([1, 2, 7, 30, 60], [0, 1], d=8),
+    "Figure9": lambda: PAPER.figure_9([1, 5, 6, 50, 90, 200], [0, 1], noisy=5),
     "Corpus": lambda: ost.corpus(
         model(), ["one text of some words", "another text of others", "and a third one"], lengths=[8, 12]
     ),
@@ -126,8 +126,8 @@ EVERY: dict[str, Callable[[], Result]] = {
         lengths=[8, 12],
         measure="collapse",
     ),
-    "Reproduction": lambda: EXPERIMENTS.Reproduction(
-        judged(CLAIMS, {}, {}), EXPERIMENTS.figure_9([1, 5], [0], noisy=5).provenance, {}, {}, {}, Path("report.html")
+    "Reproduction": lambda: PAPER.Reproduction(
+        judged(CLAIMS, {}, {}), PAPER.figure_9([1, 5], [0], noisy=5).provenance, {}, {}, {}, Path("report.html")
     ),
 }
 """By the name of the class; each is measured once."""

@@ -14,9 +14,9 @@ from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from ostools.cli.limits import Memory
-    from ostools.experiments import Reproduction
     from ostools.measure.unloaded import Unloaded
     from ostools.models import Prompt
+    from ostools.paper import Reproduction
 
 
 def report(
@@ -131,12 +131,12 @@ def reproduce(
         answers: answers of a model that runs elsewhere, --model, to the prompts of 'ostools
             evaluate prompts --figure all'; the claims about answers are judged.
     """
-    from ostools.experiments.reproduce.claims import chosen_claims
-    from ostools.experiments.reproduce.parts import checked_arguments, claim_questions, parts_of, reproduction_memory
     from ostools.measure import read_answers
-    from ostools.reporting.reproduction.reproduce import Recipe, read_recipe
-    from ostools.reporting.reproduction.reproduce import reproduce as write_reproduction
-    from ostools.reporting.reproduction.stored import Parts
+    from ostools.paper.claims.claims import chosen_claims
+    from ostools.paper.claims.parts import checked_arguments, claim_questions, parts_of, reproduction_memory
+    from ostools.paper.reproduction.reproduce import Recipe, read_recipe
+    from ostools.paper.reproduction.reproduce import reproduce as write_reproduction
+    from ostools.paper.reproduction.stored import Parts
 
     numbers = None if figures is None else list(figures)
     claims = chosen_claims(numbers)

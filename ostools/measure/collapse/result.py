@@ -56,7 +56,7 @@ class Collapse(Result):
     as given, and of every other way in which a precision stores them. `reading`: what its chart draws, if not whole vectors in
     L2 at y.
 
-    The paper's theorem and its Figure 5 speak of v^(L), before the final norm, and `experiments.figure_5` draws that. But "the
+    The paper's theorem and its Figure 5 speak of v^(L), before the final norm, and `paper.figure_5` draws that. But "the
     next-token prediction usually depends purely on y_n" (section 2): what a model can tell apart is what differs at y.
     """
 

@@ -13,8 +13,8 @@ from ostools.reporting.findings import MOST, first_few
 from ostools.results import Frame, Row
 
 if TYPE_CHECKING:
-    from ostools.experiments.ablation.ablation import Ablation
-    from ostools.experiments.position import PositionEffect
+    from ostools.measure.ablation.ablation import Ablation
+    from ostools.measure.profiles.position_effect import PositionEffect
 
 QUANTITY_WORDS = {
     "frobenius_norm": "sensitivity (Frobenius)",
@@ -33,7 +33,7 @@ SHAPES = {
 FALLS_BEHIND = ("U-shape", "rises at the end only")
 """Shapes in which the middle of a text counts for less than its end."""
 _SUBJECTS = {"model": "The model", "untrained": "The same architecture before training"}
-"""By the names of `experiments.position.MODEL` and `UNTRAINED`."""
+"""By the names of `measure.profiles.position_effect.MODEL` and `UNTRAINED`."""
 
 
 # --- ablation

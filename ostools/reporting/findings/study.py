@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ostools.experiments.study.study import Study
-from ostools.experiments.study.verdicts import (
+from ostools.measure.study.study import Study
+from ostools.measure.study.verdicts import (
     ABOUT,
     ABOUT_WORDS,
     HELPS,
@@ -18,7 +18,7 @@ from ostools.experiments.study.verdicts import (
     UNDECIDED,
     at_limit,
 )
-from ostools.experiments.study.verdicts import in_words as effect_words
+from ostools.measure.study.verdicts import in_words as effect_words
 from ostools.reporting.findings import first_few
 from ostools.reporting.findings.position import where_read
 from ostools.results import Frame

@@ -20,7 +20,7 @@ from ostools.measure import Collapse
 from ostools.models.families import EMBEDDED
 from ostools.reporting.charts.answers import right_chart
 from ostools.reporting.charts.collapse import distance_chart
-from ostools.reporting.charts.experiments.positions import position_layers
+from ostools.reporting.charts.effects.position import position_layers
 from ostools.reporting.findings.answers import answer_counts, task_of
 from ostools.reporting.findings.collapse import cases, nearest_to_noise
 from ostools.reporting.findings.effects import contrast_words

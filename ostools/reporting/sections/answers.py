@@ -6,17 +6,16 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ostools.experiments import Study, study
-from ostools.experiments.study.study import study_memory
-from ostools.experiments.study.verdicts import HELPS, UNCHANGED
-from ostools.experiments.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress
-from ostools.measure import FailureStage, evaluate, failure_stage
+from ostools.measure import FailureStage, Study, evaluate, failure_stage, study
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.probes.failure_stage import failure_stage_memory
 from ostools.measure.probes.wrong_answers import APART, HIDDEN, NONE_WRONG, UNTOLD
+from ostools.measure.study.study import study_memory
+from ostools.measure.study.verdicts import HELPS, UNCHANGED
+from ostools.measure.study.verdicts import UNDECIDED as UNDECIDED_ANSWERS
 from ostools.measure.unloaded import Unloaded
 from ostools.reporting.findings.answers import answer_counts, task_of
 from ostools.reporting.findings.probes import error_verdict

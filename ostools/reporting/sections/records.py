@@ -10,8 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from ostools.experiments.position import PositionEffect
-from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.memory import free_memory
 from ostools.ground.progress import Progress, name_part, part_of, tell
@@ -19,6 +17,8 @@ from ostools.hooks import HookError
 from ostools.measure import Collapse, Comparison, FailureStage, Profile, Sensitivity
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.attention.attention import Attention
+from ostools.measure.profiles.position_effect import PositionEffect
+from ostools.measure.study.study import Study
 from ostools.mitigations import MitigationError
 from ostools.models import Prompt
 from ostools.models.shape import Shape

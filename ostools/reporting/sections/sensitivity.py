@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from ostools.experiments import position_effect
-from ostools.experiments.position import PositionEffect
 from ostools.ground.progress import Progress
-from ostools.measure import Comparison, Sensitivity, bounds, compare, profile, sensitivity
+from ostools.measure import Comparison, Sensitivity, bounds, compare, position_effect, profile, sensitivity
 from ostools.measure.attention.attention import attention, patterns_memory
 from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.bounds.variants import undescribed
 from ostools.measure.jacobian.memory import sensitivity_memory
+from ostools.measure.profiles.position_effect import PositionEffect
 from ostools.measure.unloaded import Unloaded
 from ostools.models.untrained import drawing_bytes
 from ostools.reporting.charts.heads_view import interactive_view

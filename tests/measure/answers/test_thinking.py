@@ -92,6 +92,6 @@ def test_what_needs_the_answer_right_behind_the_prompt_is_refused() -> None:
     with pytest.raises(InputError, match="with which the model thinks first: ask without it, chat=False"):
         ost.ablation(model, task="copy-first", lengths=[3], what="layers")
     with pytest.raises(InputError, match="expected thoughts that are closed before the answer line"):
-        ost.experiments.chain_of_thought(model, "count-ones", 3, reasoning="one")
-    closed = ost.experiments.chain_of_thought(model, "count-ones", 3, reasoning="one\n</think>\n", chat=True)
+        ost.paper.chain_of_thought(model, "count-ones", 3, reasoning="one")
+    closed = ost.paper.chain_of_thought(model, "count-ones", 3, reasoning="one\n</think>\n", chat=True)
     assert closed.provenance.parameters["thinking"] == "no switch"

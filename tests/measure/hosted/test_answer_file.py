@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools import experiments, measure, tasks
-from ostools.experiments.figures.counting import figure_3, figure_4, figure_4_of
+from ostools import measure, paper, tasks
 from ostools.ground.errors import InputError
 from ostools.measure.hosted.answer_file import Hosted, read_answers, without_stop_tokens
+from ostools.paper.figures.counting import figure_3, figure_4, figure_4_of
 from ostools.tasks import Question
 
 MATHS = "The final answer to your maths question is: "
@@ -125,28 +125,28 @@ def as_answers(frame: Any, questions: list[Question], path: Path, lost: int = 0)
 
 
 def test_figure_2_of_the_texts_of_a_model_here_is_its_figure(embedded: TransformerBridge, tmp_path: Path) -> None:
-    here: Any = experiments.figure_2(embedded, [3, 12])
-    questions = experiments.figure_prompts(2, [3, 12])
-    found: Any = experiments.figure_2(as_answers(here.frame, questions, tmp_path / "a"), [3, 12])
+    here: Any = paper.figure_2(embedded, [3, 12])
+    questions = paper.figure_prompts(2, [3, 12])
+    found: Any = paper.figure_2(as_answers(here.frame, questions, tmp_path / "a"), [3, 12])
     same = [name for name in here.frame.columns if name not in OWN]
     pd.testing.assert_frame_equal(found.frame[same], here.frame[same], check_dtype=False)
     assert found.title.startswith("Figure 2 on m:")
     assert "answers made elsewhere at a temperature that is not recorded" in found.deviations[0]
-    lacking = experiments.figure_2(as_answers(here.frame, questions, tmp_path / "b", lost=2), [3, 12])
+    lacking = paper.figure_2(as_answers(here.frame, questions, tmp_path / "b", lost=2), [3, 12])
     assert lacking.deviations[1] == "2 of 12 prompts have no answer: the shares, errors and frequencies leave them out."
     assert "nothing came" in json.dumps(lacking.plot().to_dict())
 
 
 def test_a_figure_takes_the_answers_to_its_own_prompts_alone(tmp_path: Path) -> None:
-    questions = experiments.figure_prompts(2, [3])
+    questions = paper.figure_prompts(2, [3])
     hosted = read(tmp_path, questions, {"id": questions[0].id, "text": "0"})
     with pytest.raises(InputError, match="6 not asked"):
-        experiments.figure_2(hosted, [3, 4])
+        paper.figure_2(hosted, [3, 4])
     with pytest.raises(InputError, match="leave it out"):
-        experiments.figure_2(hosted, [3], chat=True)
+        paper.figure_2(hosted, [3], chat=True)
     for number, seeds, words in ((5, None, "2, 3, 4, 6, 7"), (2, (1,), "no seeds")):
         with pytest.raises(InputError, match=words):
-            experiments.figure_prompts(number, [3], seeds)
+            paper.figure_prompts(number, [3], seeds)
 
 
 # --- refusals
@@ -193,7 +193,7 @@ def test_figures_3_and_4_of_the_texts_of_a_model_here_are_its_figures(
     embedded: TransformerBridge, tmp_path: Path
 ) -> None:
     here: Any = figure_3(embedded, [3], [0, 1], max_new_tokens=9)
-    questions = experiments.figure_prompts(3, [3], [0, 1])
+    questions = paper.figure_prompts(3, [3], [0, 1])
     whole = as_answers(here.frame, questions, tmp_path / "a")
     found: Any = figure_3(whole, [3], [0, 1])
     same = [name for name in here.frame.columns if name not in OWN]

@@ -54,7 +54,7 @@ def test_the_attention_beside_each_linearisation_is_told_with_the_words_of_its_r
 
 
 def test_a_chart_is_imported_when_it_is_drawn() -> None:
-    assert modules_loaded_by("import sys\nimport ostools.measure, ostools.experiments", "ostools.reporting") == set()
+    assert modules_loaded_by("import sys\nimport ostools.measure, ostools.paper", "ostools.reporting") == set()
 
 
 def modules_loaded_by(code: str, prefix: str) -> set[str]:
@@ -65,12 +65,12 @@ def modules_loaded_by(code: str, prefix: str) -> set[str]:
     return {name for name in done.stdout.split() if name.startswith(prefix)}
 
 
-def test_charts_of_measurements_import_no_experiments_and_no_sweeps() -> None:
-    names = [module.name for module in pkgutil.iter_modules(charts.__path__) if module.name != "experiments"]
+def test_charts_of_measurements_import_no_paper_and_no_sweeps() -> None:
+    names = [module.name for module in pkgutil.iter_modules(charts.__path__)]
     loaded = modules_loaded_by(
         f"import ostools.measure\nimport {', '.join(f'ostools.reporting.charts.{name}' for name in names)}", "ostools."
     )
-    assert not {name for name in loaded if name.startswith(("ostools.experiments", "ostools.sweep"))}
+    assert not {name for name in loaded if name.startswith(("ostools.paper", "ostools.sweep"))}
 
 
 def test_the_first_plot_of_a_sensitivity_loads_at_most_fifteen_modules() -> None:

@@ -11,16 +11,16 @@ import pandas as pd
 import pytest
 
 import ostools as ost
-from ostools.experiments.position import PositionEffect
-from ostools.experiments.study.study import Study
 from ostools.ground.errors import InputError
 from ostools.ground.words import number
+from ostools.measure.profiles.position_effect import PositionEffect
+from ostools.measure.study.study import Study
 from ostools.models import Prompt
 from ostools.reporting.report.rendering import findings_section, headlines, verdicts
 from ostools.reporting.sections import sensitivity
 from ostools.reporting.sections.records import LeftOut, Measurements, Plan, Run
 from ostools.results import Provenance
-from tests.experiments.test_position import made as made_position
+from tests.measure.profiles.test_position_effect import made as made_position
 from tests.reporting.made import (
     PROVENANCE,
     made_collapse,

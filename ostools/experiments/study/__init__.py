@@ -1,1 +1,0 @@
-"""Mitigations: `study` (against none), `arms` (each measured), `verdicts` (effects in words), `windows` (window sizes)."""

@@ -1,0 +1,1 @@
+"""Mitigations: `study` (against none), `arms` (each measured), `verdicts` (effects in words)."""

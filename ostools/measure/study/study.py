@@ -1,0 +1,268 @@
+"""Mitigations against none on one task, question by question.
+
+Answers, collapse and sensitivity, each paired by length and seed; effects with intervals, and a verdict that may
+be "not decided". Cost, for each mitigation and without one: answers to every question, a pass over each with its right
+line, one `collapse`, and at a few lengths `sensitivity`; with measures=["answers"] the answers alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Unpack
+
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools import mitigations as m
+from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_list, checked_names
+from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import checked_lengths, whole_number
+from ostools.measure.answers.answers import require_batch_size
+from ostools.measure.answers.evaluate import evaluate, evaluate_memory
+from ostools.measure.collapse.distances import collapse_bytes
+from ostools.measure.jacobian.memory import sensitivity_memory
+from ostools.measure.measurement import measurement
+from ostools.measure.passes.contexts import full_precision
+from ostools.measure.passes.precisions import checked_precisions
+from ostools.measure.position import checked_position, reading
+from ostools.measure.study import verdicts as judging
+from ostools.measure.study.arms import Arm, Cell, Key, StudyPlan, within_training
+from ostools.measure.task_prompt import elicitation_for
+from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation
+from ostools.models.describe import metadata_of
+from ostools.models.tokens import EncodingOptions
+from ostools.results import Chart, Provenance, Result
+from ostools.results.table_head import TableHead
+from ostools.tasks import Task
+from ostools.tasks.base import seeds_of
+from ostools.theory.statistics.intervals import fewest_at
+
+_LOG = logging.getLogger("ostools")
+COLUMNS = [
+    *("mitigation", "length", "seed", "dtype", "quantity", "kind", "value", "baseline", "rounding"),
+    *("status", "reason", "within_training"),
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Study(Result):
+    """One row per mitigation, length, seed and quantity, and dtype where it applies.
+
+    Columns: mitigation (as `mitigations.mitigation` takes it), length (items), seed, dtype (of a collapse distance), quantity,
+    kind (measured | estimated), value (with the mitigation) and baseline (the same question without), rounding (a
+    value below it is rounding), status ("active"; "inactive": it changed no text and no logit of this question; "refused", with
+    the reason, such as a mitigation that acts on the model as given, but not in the dtype in which the quantity is measured),
+    within_training (up to the length that the model's card lists; missing where it lists none).
+
+    Quantities: correct (1 or 0) and log_probability (natural, of the right line), both of the model in its own dtype, as people
+    run it; collapse_distance (L2 at y between the questions
+    of n and n + 1 items), sensitivity (operator norm of d y / d v_i, mean over the tokens that carry the answer; above
+    d_model = 256 the Frobenius norm of a sketch, estimated), tokens (of the prompt).
+
+    `effects` and `verdicts`: see `ostools.measure.study.verdicts`.
+    """
+
+    tables: ClassVar = (
+        TableHead("verdicts", "mitigation answers log_probability collapse sensitivity"),
+        TableHead("effects", "mitigation quantity dtype kind scale effect low high lengths inactive"),
+    )
+
+    effects: pd.DataFrame
+    verdicts: pd.DataFrame
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.effects.study import study_chart
+
+        return study_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.study import study_findings
+
+        return study_findings(self)
+
+
+@measurement(
+    command="mitigate",
+    examples=("--task count-ones --mitigation separator:every=3 --mitigation hint --lengths 4:64 --out study.html",),
+    defaults={"task": "copy-last", "mitigations": "separator:every=3 hint interleave", "lengths": "4:64"},
+    lines_of=(evaluate,),
+    memory=lambda: study_memory,
+)
+def study(
+    model: TransformerBridge,
+    task: Task | str,
+    *,
+    mitigations: Sequence[Mitigation | str],
+    lengths: Iterable[int],
+    seeds: Sequence[int] = (0,),
+    measures: Sequence[str] | None = None,
+    dtypes: Sequence[str] = ("float32", "bfloat16"),
+    elicitation: str | None = None,
+    position: str | None = None,
+    level: float = 0.95,
+    sensitivity_lengths: int = 12,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
+) -> Study:
+    """Compare each mitigation with none, on the same questions (docs/theory.md 6 and 7).
+
+    Args:
+        task: a `tasks.Task`, or its name with options.
+        mitigations: one or more, each a `mitigations.Mitigation` or its name with options: "separator:every=3".
+        lengths: numbers of items.
+        seeds: one sequence for each, if the task draws its sequence.
+        measures: what is measured: "answers" (right or not), "log_probability" (of the right line), "collapse" and
+            "sensitivity"; None: all. "answers" alone needs no float32 or float64 copy of a large model.
+        dtypes: dtypes of the collapse distances, beside float64. An empty list: float64 alone.
+        elicitation: how answers are elicited, as in `evaluate`; None: by the kind of model. Worked
+            examples stand before the question for the answers alone.
+        position: where distances and sensitivity are measured, as in `collapse`.
+        level: level of the intervals of the effects; all verdicts hold together at it.
+        sensitivity_lengths: at how many lengths, evenly spread, sensitivity is measured.
+        batch_size: prompts that are answered together, as in `evaluate`.
+
+    How questions are encoded: `EncodingOptions`.
+
+    Effects and verdicts leave lengths beyond training out, unless there are no others. Raises `InputError` or
+    `MitigationError`, before anything is measured, for unknown names, inserted text that the tokenizer merges, a prompt that
+    does not fit the context with n + 1 items or with its answer, and a layer that is not there.
+    """
+    if not isinstance(level, int | float) or not 0 < level < 1:
+        raise InputError(f"study: expected a level between 0 and 1, found {level!r}; for example 0.95")
+    mitigation_by_name = _checked_mitigations(mitigations)
+    form, length_list = tasks.task(task), checked_lengths(lengths)
+    measure_names = judging.ABOUT if measures is None else checked_names("measure", measures, judging.ABOUT)
+    seed_list, close_lengths = seeds_of(form, seeds), _spread(length_list, sensitivity_lengths)
+    close_lengths = close_lengths if "sensitivity" in measure_names else []
+    require_batch_size(batch_size)
+    dtype_list = () if dtypes in ((), []) else tuple(precision.name for precision in checked_precisions(dtypes))
+    resolved = elicitation_for(
+        form, model.tokenizer, metadata_of(model).trained_lengths, elicitation, encoding.get("chat")
+    )
+    plan = StudyPlan(
+        form,
+        length_list,
+        seed_list,
+        dtype_list,
+        encoding,
+        close_lengths,
+        resolved,
+        tuple(measure_names),
+        batch_size,
+        checked_position(position),
+    )
+    work = full_precision(model, "study") if "sensitivity" in measure_names else model
+    plain = Arm(model, work, plan, None)
+    arms = {name: Arm(model, work, plan, mitigation) for name, mitigation in mitigation_by_name.items()}
+    verdict_level = judging.corrected(level, len(arms) * len(plan.measures))
+    if progress is not False:
+        _tell_if_too_few(plan, fewest_at(verdict_level))
+    for index, arm in enumerate((plain, *arms.values())):
+        arm.measure(part_of(progress, index, index + 1, 1 + len(arms)))
+    frame = _frame(arms, plain)
+    effects = judging.effects(frame, level, verdict_level)
+    settings: dict[str, Any] = {"task": tasks.label(form), "mitigations": list(arms), "lengths": length_list}
+    settings |= {"seeds": seed_list, "dtypes": list(dtype_list), "elicitation": resolved}
+    settings |= {"sensitivity_lengths": close_lengths, "level": level, "verdict_level": verdict_level}
+    settings |= {"measures": list(plan.measures), "batch_size": batch_size, "answer_tokens": plain.asked.room}
+    if plain.read:
+        settings |= {"read_at": reading(model, list(plain.read.values())), "next_tokens": plain.next_tokens}
+    first = plain.questions[length_list[0], seed_list[0]]
+    settings |= {"chat": first.chat, **first.prompt.provenance, "resamples": judging.RESAMPLES}
+    provenance = Provenance.collect(model, measurement="study", **settings)
+    return Study(frame, provenance, effects, judging.verdicts(effects, verdict_level))
+
+
+def _checked_mitigations(mitigations: Sequence[Mitigation | str]) -> dict[str, Mitigation]:
+    """The mitigations by their labels."""
+    if isinstance(mitigations, str | Mitigation):
+        mitigations = [mitigations]
+    parsed = [m.mitigation(value) for value in checked_list("mitigations", mitigations, "['separator:every=3']")]
+    names = [m.label(mitigation) for mitigation in parsed]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"study: found {twice!r} twice: give each mitigation once")
+    return dict(zip(names, parsed, strict=True))
+
+
+def _spread(lengths: list[int], count: int) -> list[int]:
+    """At most `count` of the lengths, evenly spread, the last among them."""
+    count = min(whole_number("sensitivity_lengths", count, 1), len(lengths))
+    return sorted({lengths[round((i + 1) * len(lengths) / count) - 1] for i in range(count)})
+
+
+def _tell_if_too_few(plan: StudyPlan, fewest: int) -> None:
+    """Say, before anything is measured, that so few lengths decide nothing."""
+    counts = dict.fromkeys(plan.measures, len(plan.lengths))
+    counts |= {"sensitivity": len(plan.sensitivity_lengths)} if plan.sensitivity_lengths else {}
+    short = [judging.ABOUT_WORDS[name] for name, count in counts.items() if count < fewest]
+    if short:
+        _LOG.warning(
+            "ostools.study: a verdict takes %d lengths here; there are fewer for %s, which will have effects and no verdict",
+            fewest,
+            ", ".join(short),
+        )
+
+
+def _frame(arms: Mapping[str, Arm], plain: Arm) -> pd.DataFrame:
+    """`Study.frame`: each measured number beside the one of the same question without the mitigation."""
+    rows = [
+        _row(name, key, cell, plain.cells.get(key, cell))
+        for name, arm in arms.items()
+        for key, cell in arm.cells.items()
+    ]
+    frame: Any = pd.DataFrame(rows)
+    frame["within_training"] = within_training(plain.model, plain.plan.form, frame["length"])
+    return frame[COLUMNS]
+
+
+def _row(name: str, key: Key, cell: Cell, plain: Cell) -> dict[str, Any]:
+    quantity, dtype, length, seed = key
+    refused = next((side for side in (cell, plain) if side.status == judging.REFUSED), None)
+    return {
+        "mitigation": name,
+        "length": length,
+        "seed": seed,
+        "dtype": dtype,
+        "quantity": quantity,
+        "kind": cell.kind,
+        "value": cell.value,
+        "baseline": plain.value,
+        "rounding": max(cell.rounding, plain.rounding),
+        "status": cell.status if refused is None else judging.REFUSED,
+        "reason": cell.reason if refused is None else refused.reason,
+    }
+
+
+def study_memory(
+    model: Unloaded,
+    task: Task | str,
+    lengths: Sequence[int],
+    *,
+    mitigations: Sequence[Mitigation | str],
+    seeds: Sequence[int] = (0,),
+    measures: Sequence[str] | None = None,
+    dtypes: Sequence[str] = (),
+    elicitation: str | None = None,
+    batch_size: int | None = None,
+    **encoding: Unpack[EncodingOptions],
+) -> int:
+    """Bytes of what is measured of answers, distances and sensitivity: without, and with each mitigation."""
+    form, names, sizes = tasks.task(task), judging.ABOUT if measures is None else measures, [0]
+    options: dict[str, Any] = {"seeds": seeds, "elicitation": elicitation, "batch_size": batch_size}
+    for mitigation in (None, *mitigations):
+        if {"answers", "log_probability"} & set(names):
+            sizes.append(evaluate_memory(model, form, lengths, mitigation=mitigation, **options, **encoding))
+        longest = model.longest(form, lengths, mitigation=mitigation, **encoding)
+        pos = longest.tokens + longest.answer
+        if "collapse" in names:
+            sizes.append(collapse_bytes(model.shape, pos, len(lengths), dtypes or ("float64",)))
+        if "sensitivity" in names:
+            sizes.append(sensitivity_memory(model, pos, linearisations="full"))
+    return max(sizes)

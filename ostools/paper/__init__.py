@@ -1,0 +1,35 @@
+"""The paper's figures by number, and the questions that it leaves open."""
+
+from ostools import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes
+from ostools.paper.chain_of_thought import ChainOfThought, chain_of_thought
+from ostools.paper.claims.claims import Reproduction
+from ostools.paper.figures.answering import Figure2, figure_2
+from ostools.paper.figures.counting import Figure3, Figure4, figure_3, figure_4, figure_4_of, figure_prompts
+from ostools.paper.figures.figure5 import Figure5, figure_5
+from ostools.paper.figures.synthetic import Figure8, Figure9, figure_8, figure_9
+from ostools.paper.retrieval import Retrieval, retrieval
+from ostools.paper.windows import WindowStudy, windows
+
+__all__ = [
+    "ChainOfThought",
+    "Figure2",
+    "Figure3",
+    "Figure4",
+    "Figure5",
+    "Figure8",
+    "Figure9",
+    "Reproduction",
+    "Retrieval",
+    "WindowStudy",
+    "chain_of_thought",
+    "figure_2",
+    "figure_3",
+    "figure_4",
+    "figure_4_of",
+    "figure_5",
+    "figure_8",
+    "figure_9",
+    "figure_prompts",
+    "retrieval",
+    "windows",
+]

@@ -1,0 +1,82 @@
+"""All claims of the paper that are judged, in the paper's order, the verdicts on them, and a whole reproduction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from ostools.ground.errors import InputError
+from ostools.paper.claims import answers, collapse, squashing, statements
+from ostools.paper.claims.claim import OUTCOMES, Claim, ResultsByPart
+from ostools.results import Chart, Frame, Result, frame_of
+
+CLAIMS: tuple[Claim, ...] = (
+    *answers.CLAIMS,
+    *collapse.CLAIMS,
+    *statements.SYNTHETIC,
+    *collapse.INDUCTION,
+    *squashing.CLAIMS,
+    *statements.CLAIMS,
+)
+FIGURES = (2, 3, 4, 5, 6, 7, 8, 9)
+COLUMNS = ("claim", "place", "words", "rule", "outcome", "measured", "parts", "figures")
+
+
+@dataclass(frozen=True, eq=False)
+class Reproduction(Result):
+    """`frame`: one row a claim of the paper. Columns: claim (its name), place, words (the paper's own), rule (when it agrees),
+    outcome (agrees | holds by construction | does not agree | could not be tested), measured (what was found, or why nothing
+    was), parts (what it was judged by), figures.
+
+    `results`: the measurements of each part, by their names. `refused`: why a part could not be measured. `seconds`: what each
+    part took when it was measured. `page`: the HTML report.
+    """
+
+    results: Mapping[str, Mapping[str, Result]]
+    refused: Mapping[str, str]
+    seconds: Mapping[str, float]
+    page: Path
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Number of claims by outcome."""
+        frame: Frame = frame_of(self)
+        return {name: int((frame["outcome"] == name).sum()) for name in OUTCOMES}
+
+    def chart(self) -> Chart:
+        from ostools.paper.charts.figures import claims_chart
+
+        return claims_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.paper.charts.figures import reproduction_findings
+
+        return reproduction_findings(self)
+
+
+def chosen_claims(figures: Iterable[int] | None = None) -> list[Claim]:
+    """All claims, or those of some figures. Raises `InputError` for a number that is no figure with a claim."""
+    if figures is None:
+        return list(CLAIMS)
+    numbers = list(figures) if isinstance(figures, Iterable) else [figures]
+    for figure in numbers:
+        if type(figure) is not int or figure not in FIGURES:
+            raise InputError(
+                f"figure {figure!r}: expected one of {', '.join(map(str, FIGURES))} (Figure 1 is a drawing)"
+            )
+    if not numbers:
+        raise InputError("figures: expected at least one, found none; leave them out for all")
+    return [claim for claim in CLAIMS if set(claim.figures) & set(numbers)]
+
+
+def judged(claims: Iterable[Claim], results: ResultsByPart, refused: Mapping[str, str]) -> pd.DataFrame:
+    """Table of `COLUMNS`, a row a claim. `refused`: why a part was not measured."""
+    rows = []
+    for claim in claims:
+        verdict = claim.verdict(results, refused)
+        values = (claim.id, claim.place, claim.words, claim.rule, verdict.outcome, verdict.sentence)
+        rows.append((*values, ", ".join(claim.needs), ", ".join(map(str, claim.figures))))
+    return pd.DataFrame(rows, columns=list(COLUMNS))

@@ -1,0 +1,224 @@
+"""The claims of Figures 8 and 9, the lemmas and propositions on numbers, counting, and the paper's remedies."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ostools.ground.words import number
+from ostools.measure.study.verdicts import HELPS, HURTS, LARGER, SMALLER
+from ostools.paper.claims.claim import Claim, ResultsByPart, UntestedError, Verdict, claim, decide
+from ostools.paper.claims.collapse import FIT_FROM, log_log_slopes
+from ostools.paper.lemmas import ALL_HYPOTHESES
+from ostools.theory.statistics.fits import fit_decay, over_seeds
+
+
+@claim(
+    "synthetic-converges",
+    "Appendix C.3, Figure 8",
+    "We see how also for sinusoidal PEs with key, queries, and values randomly sampled, the convergence still occurs.",
+    f"agrees if the slope of log distance against log length from {FIT_FROM} on is negative (95% Student interval over "
+    "seeds) and no level was found, in the first reading of Figure 8 (“vectors”: queries, keys and values are Gaussian). "
+    "The other readings are told, and not judged.",
+    needs=("figure-8",),
+    figures=(8,),
+)
+def synthetic_converges(results: ResultsByPart) -> Verdict:
+    frame: Any = results["figure-8"]["figure"].frame
+    descriptions, converges = [], []
+    for reading, rows in frame.groupby("reading", sort=False):
+        curves = rows[rows["length"] >= FIT_FROM].pivot(index="length", columns="seed", values="l1").sort_index()
+        mean, low, high = over_seeds(list(log_log_slopes(curves)))
+        if not np.isfinite(low):
+            raise UntestedError(
+                f"{reading}: {curves.shape[1]} seeds; an interval needs at least 2, with every distance above 0"
+            )
+        fitted = fit_decay(curves.index.to_numpy(dtype=float), curves.mean(axis=1).to_numpy())
+        converges.append(high < 0 and not (fitted.law is not None and fitted.law.level))
+        descriptions.append(f"{reading}: slope {number(mean)} [{number(low)}, {number(high)}], {fitted.verdict}")
+    sentence = f"log L1 distance against log n from {FIT_FROM} on: {'; '.join(descriptions)}"
+    return decide(converges[0], sentence)
+
+
+@claim(
+    "total-variation-decays",
+    "Appendix C.3, Figure 9",
+    "It is clear how the total variation decays with length, in accordance with Lemma B.2.",
+    "agrees if the slope of log delta against log length is negative beyond ten times the noisy entries (95% Student "
+    "interval over seeds), and no point is above our bound, which implies Lemma B.2.",
+    needs=("figure-9",),
+    figures=(9,),
+    construction="it is a statement about drawn numbers, without a model, and the bound falls as 1/n whatever is drawn",
+)
+def variation_decays(results: ResultsByPart) -> Verdict:
+    figure: Any = results["figure-9"]["figure"]
+    frame = figure.frame
+    noisy = int(figure.provenance.parameters["noisy"])
+    beyond = frame[frame["length"] > 10 * noisy]
+    if (lengths := beyond["length"].nunique()) < 2:
+        raise UntestedError(f"{lengths} lengths are beyond ten times the {noisy} noisy entries, and a slope needs 2")
+    curves = beyond.pivot(index="length", columns="seed", values="delta").sort_index()
+    mean, low, high = over_seeds(list(log_log_slopes(curves)))
+    if not np.isfinite(low):
+        raise UntestedError(f"{curves.shape[1]} seeds; an interval needs at least 2, with every delta above 0")
+    above = int((frame["delta"] > frame["bound"]).sum())
+    sentence = (
+        f"beyond n = {10 * noisy} delta goes as n to the power {number(mean)} [{number(low)}, {number(high)}] over "
+        f"{curves.shape[1]} seeds. It is above our bound, which implies Lemma B.2, at {above} of {len(frame)} points"
+    )
+    return decide(high < 0 and above == 0, sentence)
+
+
+UNBOUNDED = "without bounded scores"
+"""What Lemma 4.1 leaves out of Lemma B.2's hypotheses: it is judged by its own words."""
+
+
+def _lemma_holds(name: str, results: ResultsByPart, left_out: str = "") -> Verdict:
+    """Verdict on all checks of a statement under its hypotheses, and of how it breaks without one of them.
+
+    left_out: a hypothesis that the words do not have. A check that breaks without it contradicts them.
+    """
+    frame: Any = results["lemmas"]["lemmas"].frame
+    rows = frame[frame["lemma"].astype(str).str.split("/").map(lambda names: name in names)]
+    stated, without = rows[rows["hypotheses"] == ALL_HYPOTHESES], rows[rows["hypotheses"] != ALL_HYPOTHESES]
+    if stated.empty:
+        raise UntestedError(f"no check of {name} was run")
+    passed, broken = int(stated["passed"].sum()), int(without["passed"].sum())
+    sentence = f"{passed} of {len(stated)} checks on numbers hold under the hypotheses"
+    if len(without):
+        sentence += f"; without one of its hypotheses it breaks in {broken} of {len(without)} checks"
+    failed = stated.loc[~stated["passed"].astype(bool), "computed"]
+    sentence += "".join(f"; FAILED: {words}" for words in failed)
+    counter = without[without["passed"].astype(bool) & (without["hypotheses"] == left_out)]
+    if len(counter):
+        sentence += f". The words leave a hypothesis out, and a case {left_out} contradicts them"
+    return decide(passed == len(stated) and counter.empty, sentence)
+
+
+def _lemma(name: str, place: str, words: str, reading: str = "", left_out: str = "") -> Claim:
+    rule = (
+        "agrees if every check of the statement under its hypotheses holds on numbers (drawn ones and worst cases). "
+        f"Numbers do not prove it.{reading}"
+    )
+    proved = "it is a statement about numbers, with a proof and without a model"
+    return claim(f"lemma-{name}", place, words, rule, needs=("lemmas",), construction=proved)(
+        partial(_lemma_holds, name, left_out=left_out)
+    )
+
+
+@claim(
+    "counting-impossible",
+    "Section 6, Corollary 6.2",
+    "Counting in certain situations becomes impossible due to representational collapse.",
+    "agrees if two neighbouring counts beyond the collapse (float64 distance below the noise of the difference), "
+    "whose right answers begin with different tokens, never both get the right first token. There is no verdict if "
+    "there is no such pair, or if none of these first tokens is right.",
+    needs=("counting",),
+)
+def counting_impossible(results: ResultsByPart) -> Verdict:
+    summary: Any = results["counting"]["counting"].summary  # pyright: ignore[reportAttributeAccessIssue]
+    sentence = "; ".join(
+        f"{row['dtype']}: the pair is {row['impossible_status']}, {row['tested_pairs']} pairs tested there; both "
+        f"first tokens are right in {row['right_twice']} of them, and one alone in {row['right_once']}"
+        for row in summary.to_dict("records")
+    )
+    tested_pairs, right_twice, right_once = summary[["tested_pairs", "right_twice", "right_once"]].sum()
+    if not tested_pairs:
+        raise UntestedError(f"no pair of counts is hidden and has right answers whose first tokens differ ({sentence})")
+    if not right_twice and not right_once:
+        raise UntestedError(
+            f"where the pair is hidden no first token is right, so nothing could have contradicted it ({sentence})"
+        )
+    return decide(bool(right_twice == 0), sentence)
+
+
+def _remedy(results: ResultsByPart, mitigation: str, about: str) -> Verdict:
+    """A mitigation's verdict of `ostools.measure.study`, on answers or on the collapse distance."""
+    verdicts: Any = results["remedies"]["study"].verdicts  # pyright: ignore[reportAttributeAccessIssue]
+    rows = verdicts[verdicts["mitigation"].astype(str).str.startswith(mitigation)]
+    if rows.empty:
+        raise UntestedError(f"{mitigation} was not measured")
+    row = rows.iloc[0]
+    sentence = str(row["sentence"])
+    if row[about] not in (HELPS, HURTS, LARGER, SMALLER):
+        raise UntestedError(f"the verdict on {about} is: {row[about]}. {sentence}")
+    return decide(row[about] in (HELPS, LARGER), sentence)
+
+
+@claim(
+    "tokens-keep-distant",
+    "Section 4, A simple solution",
+    "introduce additional tokens throughout the sequence to help keep the representations distant",
+    "agrees if a comma after every third digit makes the float64 distance at y of n and n + 1 items larger. This is the "
+    "verdict of `study`, paired by length, at 95% over all its verdicts (Bonferroni).",
+    needs=("remedies",),
+)
+def keep_distant(results: ResultsByPart) -> Verdict:
+    return _remedy(results, "separator", "collapse")
+
+
+@claim(
+    "affected-by-prompting",
+    "Section 3.1, on drawn digits",
+    "seems to be affected by the prompting",
+    "agrees if the paper's hint changes how many answers to copy-last are right on drawn digits, where a model "
+    "that always says 0 is not always right. This is the verdict of `study`, paired by length, at 95% over all its "
+    "verdicts (Bonferroni).",
+    needs=("remedies",),
+    construction="every prompt enters the computation, and a change of the answers in either direction meets the rule",
+)
+def prompting_matters(results: ResultsByPart) -> Verdict:
+    return decide(True, _remedy(results, "hint", "answers").sentence)
+
+
+SYNTHETIC = (synthetic_converges, variation_decays)
+CLAIMS = (
+    _lemma(
+        "B.1",
+        "Appendix B.1, Lemma B.1",
+        "adding a new element to a sequence results in the softmax value of a specific token to decrease",
+    ),
+    _lemma(
+        "4.1",
+        "Section 4, Lemma 4.1",
+        "Then, the L_1 difference of their softmax tends to 0.",
+        " The informal lemma does not ask for bounded scores, as B.2 does. Does not agree if a case without them breaks.",
+        left_out=UNBOUNDED,
+    ),
+    _lemma("B.2", "Appendix B.1, Lemma B.2", "the total variation between the two sequences goes to 0 with n"),
+    _lemma("B.4", "Appendix B.1, Lemma B.4", "the total variation of the softmax does not decay to 0"),
+    _lemma(
+        "B.6",
+        "Appendix B.2, Lemma B.6",
+        "has 1 as its largest eigenvalue. Moreover, such eigenvalue has multiplicity 1 if each row except the first has at "
+        "least 2 non-zero entries.",
+    ),
+    _lemma(
+        "B.7",
+        "Appendix B.2, Lemma B.7",
+        "The product of two row-stochastic matrices is again row-stochastic. Moreover, the product of two triangular "
+        "row-stochastic matrices is a triangular row-stochastic matrix.",
+    ),
+    _lemma(
+        "B.8",
+        "Appendix B.2, Proposition B.8",
+        "will only be sensitive to the first token",
+        " The limit is of the bound: off the first token it is 0, and so is the derivative, which the bound is above. No "
+        "eigenvectors are used: that the matrix “is diagonalizable”, as the proof has it, does not follow.",
+    ),
+    _lemma(
+        "B.9",
+        "Section 6, Proposition 6.1 (B.9)",
+        "A Transformer without positional encodings and a causal attention mechanism is immediately unable to count.",
+    ),
+    counting_impossible,
+    _lemma(
+        "B.10",
+        "Appendix B.3, Corollary B.10",
+        "at least one sequence will be given the wrong count for large enough finite n",
+    ),
+    keep_distant,
+    prompting_matters,
+)

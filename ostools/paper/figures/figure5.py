@@ -1,0 +1,238 @@
+"""Figure 5 whole: representational collapse on the paper's four prompts, averaged over heads.
+
+(a) "How many ones are in the following sequences?" and n ones; (b) the same and n uniform digits, of which v ends in a single
+one and v* in two; (c) "Can you copy the following number?" and n ones; (d) the same with a comma after every third digit. Each
+compares the last token of v with that of v*, v with its last token once more (Theorem 4.2 / B.3). (d) has a second pair, drawn
+apart: "one-more-digit", the number with one digit more where a comma comes before it, 111 and 111,1. Those prompts differ by
+two tokens, and no theorem speaks of them.
+
+Drawn is what section 4 reports: "their difference in representation at the last layer", ||v^(L) - v*^(L)||_inf, before the
+final norm, "averaged out over each head, alongside the minimum and maximum over each head". What a head is of v^(L), which has
+none, is open: `ostools.measure.collapse.verdicts`. Other sites, norms and readings are options.
+
+The paper's text of (b) is "digits sampled uniformly ending with either a single one or two ones": `ostools.tasks.pairs`.
+Source: arXiv 2406.04267, Figure 5 and section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.ground.names import checked_names
+from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import checked_lengths, checked_seeds
+from ostools.ground.words import title_of
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.distances import collapse_memory
+from ostools.measure.collapse.result import Collapse
+from ostools.measure.collapse.verdicts import HEAD_CHUNK, NORM_WORDS, SITE_WORDS, VECTOR, Reading
+from ostools.measure.measurement import measurement
+from ostools.measure.unloaded import Unloaded
+from ostools.results import Chart, Provenance, Result
+from ostools.results.table_head import TableHead
+from ostools.tasks import ItemsAs
+from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean
+
+PANELS = "abcd"
+PAPERS_MODEL = "Gemma 7B"
+_KEY = ["panel", "task", "pair", "site", "per", "norm", "dtype", "length"]
+_INTERVAL = ["interval_low", "interval_high"]
+
+
+@dataclass(frozen=True, eq=False)
+class Figure5(Result):
+    """One row per panel, pair, dtype and length.
+
+    Columns: panel (a to d), task, pair (theorem | one-more-digit), site, per, norm, dtype, length (items of v), seeds (how
+    many); mean, the distance averaged over heads and seeds; head_minimum and head_maximum, the least and the greatest of any
+    head and seed; seed_minimum and seed_maximum, the same of the seeds' averages over heads; interval_low and interval_high,
+    the 95% percentile bootstrap interval of the mean over seeds, NA for fewer than three (for five it is too narrow:
+    `theory.intervals` says how much); noise, pair_noise and machine_line, averaged alike.
+
+    `verdicts`: over which lengths the pairs are hidden, per panel, pair, seed and dtype, as `Collapse.verdicts` says, of the
+    quantity that is drawn: the same site, pieces and norm. A dtype that overflows has its verdict alone. `curves`: the whole
+    measurement of each panel, with every other distance and site.
+    """
+
+    tables: ClassVar = (TableHead(columns="panel pair dtype length mean head_minimum head_maximum"),)
+
+    verdicts: pd.DataFrame
+    curves: Mapping[str, Collapse]
+
+    @property
+    def reading(self) -> Reading:
+        """Site, pieces and norm that are drawn."""
+        return Reading(*(self.provenance.parameters[name] for name in ("site", "per", "norm")))
+
+    @property
+    def deviations(self) -> tuple[str, ...]:
+        """Differences from the paper's figure, and what the paper leaves open, a sentence each."""
+        model: Any = self.provenance.model
+        lengths = self.provenance.parameters["lengths"]
+        sentences = [
+            f"The paper's is of {PAPERS_MODEL}. Here: {title_of(model)}, loaded in {model['dtype']}, {len(lengths)} lengths "
+            f"from {lengths[0]} to {lengths[-1]}.",
+            *_reading_deviations(self.reading),
+        ]
+        if "b" in self.curves:
+            seeds = len(self.provenance.parameters["seeds"])
+            draws = "one draw of digits" if seeds == 1 else f"the mean of {seeds} draws of digits"
+            sentences.append(
+                f"(b) is {draws}, in which the digit before the one or two ones is never a one. The paper does not name seeds, "
+                "and its bars are over heads."
+            )
+        if "d" in self.curves:
+            sentences.append("(d): the pair of one digit more after a comma is ours, so it has a panel of its own.")
+        return tuple(sentences)
+
+    def chart(self) -> Chart:
+        from ostools.paper.charts.figure5 import figure_5_chart
+
+        return figure_5_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.paper.charts.figure5 import figure_5_findings
+
+        return [" ".join(figure_5_findings(self)), *self.deviations[:4]]
+
+
+def _reading_deviations(reading: Reading) -> list[str]:
+    """Sentences on the quantity where the paper leaves it open, or where it is another than the paper's."""
+    site, sentences = SITE_WORDS[reading.site], []
+    if (reading.site, reading.norm) != ("residual", "linf"):
+        sentences.append(
+            "The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: "
+            f"{NORM_WORDS[reading.norm]} at {site}."
+        )
+    if reading.per == HEAD_CHUNK:
+        sentences += [
+            f"The paper averages over heads, but {site} does not have heads. Here it is cut into chunks of d_model / H "
+            "numbers.",
+            "The paper may also mean the outputs of the heads of the last block. Here that is the site attention.",
+        ]
+    elif reading.per == VECTOR:
+        sentences.append(
+            "The paper averages over heads, with the least and the greatest. Here: the whole vector, without a band."
+        )
+    return sentences
+
+
+@measurement()
+def figure_5(
+    model: TransformerBridge,
+    panels: Iterable[str] = PANELS,
+    lengths: Iterable[int] = range(1, 257),
+    dtypes: Sequence[str] = ("float32", "bfloat16"),
+    seeds: Sequence[int] = tuple(range(5)),
+    *,
+    site: str = "residual",
+    per: str | None = None,
+    norm: str = "linf",
+    items: ItemsAs = "text",
+    progress: Progress | None = None,
+) -> Figure5:
+    """Distances of the pairs of Figure 5's four panels, at every length and dtype, and for (b) at
+    every seed.
+
+    Args:
+        panels: some of "abcd".
+        lengths: numbers of digits.
+        dtypes: precisions that are compared with float64, as in `collapse`.
+        seeds: digit streams of (b). The other panels do not draw digits. With fewer than three
+            there is no bootstrap interval.
+        site: residual (v^(L), as in the paper; may be written v), y, logits, or attention (the last block's heads).
+        per: "head-chunk" (the default) or "vector" for residual and y, "vector" for logits, "head-output" for attention.
+        norm: linf as in the paper, l1, l2 or cosine.
+        items: how digits are put in: as "text", or each by its own token ("ids"). The latter if the
+            tokenizer would merge them.
+        progress: called as progress(done, total) after each forward pass.
+
+    Raises `InputError` for an unknown panel, site, norm or reading, for heads that do not divide d_model, and for whatever
+    `collapse` refuses. Cost: one `collapse` for each panel, and for each seed of (b) one pass for each dtype.
+    """
+    names = checked_names("panel of figure 5", list(panels) if isinstance(panels, str) else panels, PANELS)
+    reading = Reading.with_defaults(site, per, norm, over_heads=True)
+    d_model, n_heads = int(model.cfg.d_model), int(model.cfg.n_heads)
+    if reading.per == HEAD_CHUNK and d_model % n_heads:
+        raise InputError(
+            f"figure 5: {n_heads} heads do not divide d_model = {d_model} into chunks; choose per='vector', or site='attention'"
+        )
+    length_list, seeds = checked_lengths(lengths), checked_seeds(seeds)
+    runs = {panel: tasks.FIGURE_5[f"figure-5{panel}"](items) for panel in sorted(names)}
+    # Panels take as many passes as they have seeds.
+    streams = {panel: seeds if task.random else [0] for panel, task in runs.items()}
+    ends = dict(zip(streams, accumulate(map(len, streams.values())), strict=True))
+    curves: dict[str, Collapse] = {}
+    for panel, task in runs.items():
+        part_progress = part_of(progress, ends[panel] - len(streams[panel]), ends[panel], max(ends.values()))
+        curves[panel] = collapse(
+            model, task, lengths=length_list, dtypes=dtypes, seeds=streams[panel], progress=part_progress
+        )
+    frame = pd.concat([_summary(panel, result, reading) for panel, result in curves.items()], ignore_index=True)
+    measured = {panel: result.provenance.parameters for panel, result in curves.items()}
+    first = next(iter(measured.values()))
+    parameters = {name: first[name] for name in ("items", "lengths", "dtypes")} | asdict(reading)
+    parameters |= {"panels": "".join(runs), "prompts": {panel: task.example for panel, task in runs.items()}}
+    for name, entry in (("routes", "route"), ("difference_at_probed_lengths",) * 2):
+        parameters[name] = {panel: entries[entry] for panel, entries in measured.items()}
+    provenance = Provenance.collect(model, measurement="figure-5", seeds=seeds, **parameters)
+    return Figure5(frame, provenance, _verdicts(curves, reading), curves)
+
+
+def _summary(panel: str, result: Collapse, reading: Reading) -> pd.DataFrame:
+    """Rows of one panel: each pair, dtype and length, over heads and seeds."""
+    frame: Any = reading.of(result.measured()).assign(panel=panel)
+    grouped = frame.groupby(_KEY, sort=False, as_index=False, observed=True)
+    table = grouped.agg(
+        seeds=("seed", "nunique"),
+        mean=("mean", "mean"),
+        head_minimum=("minimum", "min"),
+        head_maximum=("maximum", "max"),
+        seed_minimum=("mean", "min"),
+        seed_maximum=("mean", "max"),
+        noise=("noise", "mean"),
+        pair_noise=("pair_noise", "mean"),
+        machine_line=("machine_line", "mean"),
+    )
+    table[_INTERVAL] = np.nan
+    if int(table["seeds"].min()) >= FEWEST:
+        by_seed = frame.pivot(index="seed", columns=_KEY, values="mean")[pd.MultiIndex.from_frame(table[_KEY])]
+        ends = bootstrap_mean(torch.tensor(by_seed.to_numpy(), dtype=torch.float64))
+        table[_INTERVAL] = np.stack([end.numpy() for end in ends], axis=1)
+    return table[[*_KEY, *(name for name in table.columns if name not in _KEY)]]
+
+
+def _verdicts(curves: Mapping[str, Collapse], reading: Reading) -> pd.DataFrame:
+    """`Collapse.verdicts` of every panel, on the quantity that is drawn."""
+    tables = [
+        result.verdicts(reading.per, reading.norm).assign(panel=panel, per=reading.per, norm=reading.norm)
+        for panel, result in curves.items()
+    ]
+    table: Any = pd.concat(tables, ignore_index=True)
+    first = ["panel", "task", "pair", "seed", "dtype", "site", "per", "norm"]
+    names = [*first, *(name for name in table.columns if name not in first)]
+    return table.loc[table["site"] == reading.site, names].reset_index(drop=True)
+
+
+def figure_5_memory(
+    model: Unloaded,
+    *,
+    lengths: Sequence[int] = range(1, 257),
+    dtypes: Sequence[str] = ("float32", "bfloat16"),
+    site: str = "residual",
+    per: str | None = None,
+    norm: str = "linf",
+) -> int:
+    """Bytes of the pairs of the longest panel."""
+    Reading.with_defaults(site, per, norm, over_heads=True)
+    return max(collapse_memory(model, name, lengths, dtypes=dtypes) for name in tasks.FIGURE_5)

@@ -1,0 +1,177 @@
+"""The paper's claims, judged on one model: parts are measured or resumed, and each claim has a line.
+
+Cost: on the embedded model and two CPU cores less than ten minutes; stored parts cost a reading.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.ground.errors import InputError, in_words
+from ostools.ground.progress import Progress, part_of, tell
+from ostools.hooks import HookError
+from ostools.measure.hosted.answer_file import Hosted
+from ostools.measure.measurement import measurement
+from ostools.mitigations import MitigationError
+from ostools.paper.claims.claims import Reproduction, chosen_claims, judged
+from ostools.paper.claims.parts import Arguments, Part, Results, checked_arguments, options_of, parts_of
+from ostools.paper.figures.answering import provenance_of
+from ostools.paper.reproduction.page import command, render_reproduction
+from ostools.paper.reproduction.stored import Parts
+from ostools.results import Provenance, Result, save_table, write_atomically
+from ostools.sweep.cell_file import UNREADABLE
+from ostools.sweep.cells import code_version, digest
+from ostools.sweep.sweep_file import read_yaml
+
+CLAIMS_FILE, PAGE_FILE = "claims.csv", "report.html"
+
+
+@measurement()
+def reproduce(
+    model: TransformerBridge | Hosted,
+    figures: Iterable[int] | int | None = None,
+    *,
+    out: str | Path,
+    arguments: Mapping[str, Arguments] | None = None,
+    recipe: str | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Reproduction:
+    """Measure what the paper's claims need on `model`, judge each claim, and write DIR/report.html and DIR/claims.csv.
+
+    Args:
+        model: a loaded model, or the answers of one that runs elsewhere (`ostools.measure.read_answers`), to the questions of
+            `ostools.paper.claims.parts.claim_questions`. Of such a model the claims about answers are judged.
+        figures: numbers of figures (2 to 9). Only their claims are judged. None: all claims, those about lemmas and theorems
+            too.
+        out: the directory DIR, a new one or that of an earlier run. A stored part of the same model (its
+            weights), arguments and code is not measured again.
+        arguments: arguments of the parts, by part and name, where they differ from those of
+            `ostools.paper.claims.parts.PARTS`. `read_recipe` reads them from a file.
+        recipe: the file that they come from, for the report's command.
+        progress: called as progress(done, total).
+        say: called with one line for each part that is measured, and for what in the directory cannot be used.
+
+    What cannot be measured on this model (a tokenizer that merges digits, a prompt longer than the context) leaves its claims
+    "could not be tested", with that reason. Raises `InputError`, before anything is measured, for an unknown figure, part or
+    argument, and for a directory that belongs to something else or cannot be written.
+    """
+    numbers = None if figures is None else sorted({figures} if isinstance(figures, int) else set(figures))
+    claims = chosen_claims(numbers)
+    checked = checked_arguments(arguments or {})
+    parts, store = parts_of(claims), Parts(Path(out), say)
+    origin = provenance_of(
+        model, measurement="reproduce", figures=numbers, arguments={part.name: checked[part.name] for part in parts}
+    )
+    with store.locked():
+        results, refusals = _Run(model, store, checked, origin, say).measured(parts, progress)
+        frame = judged(claims, results, refusals)
+        seconds = {name: store.seconds(name) for name in results}
+        page = Path(out) / PAGE_FILE
+        reproduction = Reproduction(frame, origin, results, refusals, seconds, page)
+        save_table(frame, origin.as_dict(), Path(out) / CLAIMS_FILE)
+        text = render_reproduction(reproduction, command(reproduction, str(out), recipe))
+        write_atomically(page, lambda part: part.write_text(text, encoding="utf-8"))
+    return reproduction
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The parts of one call, each taken from the directory or measured and stored there."""
+
+    model: TransformerBridge | Hosted
+    store: Parts
+    arguments: Mapping[str, Arguments]
+    origin: Provenance
+    say: Callable[[str], None]
+
+    def measured(
+        self, parts: Sequence[Part], progress: Progress | None
+    ) -> tuple[dict[str, Mapping[str, Result]], dict[str, str]]:
+        """The results of each part, and why the others have none."""
+        results: dict[str, Mapping[str, Result]] = {}
+        refusals: dict[str, str] = {}
+        total = 100 * sum(part.weight for part in parts)
+        start = 0
+        for part in parts:
+            end = start + 100 * part.weight
+            try:
+                results[part.name] = self._results_of(part, part_of(progress, start, end, total, total))
+            except (InputError, HookError, MitigationError) as error:
+                refusals[part.name] = str(error)
+                self.say(f"{part.name}: {error}")
+            start = end
+            tell(progress, end, max(total, 1))
+        return results, refusals
+
+    def _results_of(self, part: Part, progress: Progress | None) -> Results:
+        model: Any = self.model
+        options = options_of(self.arguments[part.name])
+        described: Mapping[str, Any] = {} if part.memory is None else self.origin.model
+        if isinstance(model, Hosted) and part.memory is not None:
+            if part.questions is None:
+                raise InputError("takes the inside of a model, and of this one there are answers alone")
+            model = model.part(part.questions(options))
+            described = {**described, **model.answer_by_id}
+        key = digest(
+            {
+                "part": part.name,
+                "model": {name: str(value) for name, value in described.items()},
+                "arguments": self.arguments[part.name],
+                "code": code_version(),
+            }
+        )
+        if (stored := self.store.results(part.name, key)) is not None:
+            return stored
+        self.say(f"measuring {part.name}")
+        start = time.perf_counter()
+        results = part.measure(model, options, progress)
+        try:
+            self.store.keep(part.name, key, results, time.perf_counter() - start)
+        except UNREADABLE as error:
+            raise InputError(f"{part.name}: the rows cannot be stored: {in_words(error)}") from error
+        stored = self.store.results(part.name, key)  # what is judged is what is stored, now and when it is resumed
+        if stored is None:
+            raise InputError(f"{part.name}: was measured, and could not be read back from {self.store.directory}")
+        return stored
+
+
+# --- recipe files
+
+
+class Recipe(BaseModel):
+    """A recipe file. model, device, dtype: what is loaded, None where the file does not say. parts: arguments, where given."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    model: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    parts: dict[str, dict[str, Any]] = {}
+
+    @property
+    def arguments(self) -> dict[str, Arguments]:
+        """The arguments of every part."""
+        return checked_arguments(self.parts)
+
+
+def read_recipe(path: str | Path) -> Recipe:
+    """The recipe of a YAML file. Raises `InputError` for what cannot be read, unknown keys, parts and arguments."""
+    keys = "expected the keys model, device, dtype and parts"
+    values = read_yaml(Path(path))
+    try:
+        recipe = Recipe.model_validate(values)
+        checked_arguments(recipe.parts)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or type(values).__name__
+        raise InputError(f"{path}: {where}: {first['msg']}; {keys}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    return recipe

@@ -1,0 +1,215 @@
+"""Sliding windows of every size: collapse against answers, and the Pareto front of the two.
+
+The paper does not measure windows; a review of it names them a promising solution, and asks which size is best.
+Cost: one `evaluate` and one float64 `collapse` by the loop for each window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Unpack
+
+import numpy as np
+import pandas as pd
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import checked_lengths, whole_numbers
+from ostools.measure.answers.evaluate import evaluate, evaluate_memory
+from ostools.measure.collapse.distances import collapse_memory
+from ostools.measure.measurement import measurement
+from ostools.measure.mitigated_prompts import ACTIVE, REFUSED
+from ostools.measure.position import checked_position, reading
+from ostools.measure.study.arms import Arm, Cell, StudyPlan, within_training
+from ostools.measure.task_prompt import CHAT, ZERO_SHOT, render_prompt
+from ostools.measure.unloaded import Unloaded
+from ostools.models.tokens import EncodingOptions
+from ostools.paper.figures.synthetic import spread_lengths
+from ostools.results import Chart, Frame, Provenance, Result
+from ostools.tasks import Task
+from ostools.tasks.base import seeds_of
+from ostools.theory.statistics.intervals import wilson
+
+MOST = 24
+"""Number of windows where none are named."""
+_LEVEL = 0.95
+_FRONTS = {"front": "accuracy", "front_probability": "log_probability"}
+
+
+@dataclass(frozen=True, eq=False)
+class WindowStudy(Result):
+    """One row per window, length and seed.
+
+    Columns: window (keys that a query sees; NA: no window), length, seed, status ("none", "active", "inactive": the window
+    changed no logit of the question, its answer and its pair), correct, log_probability (natural, of the right line), distance
+    (L2 at y in float64 between the questions of n and n + 1 items), rounding (below it the distance is float64's),
+    within_training (missing where the model's card does not list trained lengths of this task).
+
+    `summary`, one row a window: window, active (questions that it changed), questions, accuracy with wilson_low and wilson_high
+    (95%), log_probability (mean), distance (geometric mean; what is smaller than its rounding counts as that), front and
+    front_probability: no other window has both a larger distance and a larger accuracy (log probability), and none is as large
+    in one and larger in the other. Two distances that rounding may have parted are equally large. Fronts are of the point
+    estimates. floored: how many distances counted as their rounding;
+    where there are some, the mean is not more than `distance`. Lengths beyond training are left out of it, unless there are no
+    others (`beyond_training`).
+    """
+
+    summary: pd.DataFrame
+
+    def chart(self) -> Chart:
+        from ostools.paper.charts.windows import windows_chart
+
+        return windows_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.paper.charts.windows import windows_findings
+
+        return windows_findings(self)
+
+
+@measurement(
+    command="mitigate windows",
+    examples=("--task copy-last --lengths 32 --windows 2:64 --out x.png",),
+    defaults={"task": "copy-last", "lengths": "8,16,32"},
+    lines_of=(evaluate,),
+    memory=lambda: windows_memory,
+)
+def windows(
+    model: TransformerBridge,
+    task: Task | str,
+    *,
+    lengths: Iterable[int],
+    windows: Iterable[int] | None = None,
+    seeds: Sequence[int] = (0,),
+    layers: Literal["all", "alternate"] | Sequence[int] = "all",
+    sinks: int = 0,
+    position: str | None = None,
+    progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
+) -> WindowStudy:
+    """Compare collapse and answers over sizes of a sliding window and without one (docs/theory.md
+    7, question 3).
+
+    Args:
+        lengths: numbers of items.
+        seeds: one sequence for each, if the task draws its sequence.
+        windows: sizes in tokens; None: about 24 of them, from 2 to one less than the longest
+            prompt, evenly spread on a log axis.
+        layers: layers that slide: "all", "alternate" (0, 2, 4, ...) or numbers.
+        sinks: first tokens that stay visible from everywhere, as in `mitigations.SlidingWindow`.
+        position: where distances are measured, as in `collapse`.
+
+    How questions are encoded: `EncodingOptions`. Raises
+    `InputError` or `MitigationError` for an unknown task, a window below 1, a layer that is not there, a layer whose own window
+    is narrower, and a prompt longer than the context.
+    """
+    from ostools.mitigations.passes import SlidingWindow
+
+    form = tasks.task(task)
+    length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
+    questions = [render_prompt(model, form, n, seed=seed, **encoding) for n in length_list for seed in seed_list]
+    longest, in_chat = max(len(question.prompt.ids) for question in questions), questions[0].chat
+    if windows is None:
+        sizes = list(spread_lengths(2, max(longest - 1, 3), MOST))
+    else:
+        sizes = sorted(whole_numbers("windows", windows, 1, example="range(2, 65)"))
+    # Without worked examples: a window is compared on one prompt.
+    elicitation, measures = CHAT if in_chat else ZERO_SHOT, ("answers", "log_probability", "collapse")
+    place = checked_position(position)
+    plan = StudyPlan(form, length_list, seed_list, (), encoding, [], elicitation, measures, position=place)
+    plain = Arm(model, model, plan, None)
+    if plain.no_pair is not None:
+        raise InputError(plain.no_pair)
+    arms: dict[int | None, Arm] = {None: plain}
+    arms |= {size: Arm(model, model, plan, SlidingWindow(size, layers, sinks)) for size in sizes}
+    tables = []
+    for index, (size, arm) in enumerate(arms.items()):
+        arm.measure(part_of(progress, index, index + 1, len(arms)))
+        tables.append(pd.DataFrame([_row(arm, size, n, seed) for n in length_list for seed in seed_list]))
+    frame = pd.concat(tables, ignore_index=True).astype({"window": "Int64", "correct": "boolean"})
+    frame["within_training"] = within_training(model, form, frame["length"])
+    settings: dict[str, Any] = {"lengths": length_list, "seeds": seed_list, "chat": in_chat, "windows": sizes}
+    settings |= {"layers": layers, "sinks": sinks, "longest_prompt": longest, **questions[0].prompt.provenance}
+    settings |= {"read_at": reading(model, list(plain.read.values())), "next_tokens": plain.next_tokens}
+    beyond = not bool(frame["within_training"].fillna(True).any())
+    provenance = Provenance.collect(
+        model, measurement="windows", task=tasks.label(form), **settings, beyond_training=beyond
+    )
+    return WindowStudy(frame, provenance, summarise(frame))
+
+
+def _row(arm: Arm, size: int | None, n: int, seed: int) -> dict[str, Any]:
+    """Row of one question under one window. Raises `InputError` where its pair's distance was refused."""
+    correct, pair = arm.cells["correct", None, n, seed], arm.cells["collapse_distance", "float64", n, seed]
+    if pair.status == REFUSED:
+        raise InputError(pair.reason)
+    status = "none" if size is None else ACTIVE if ACTIVE in (correct.status, pair.status) else correct.status
+    log_probability = arm.cells.get(("log_probability", None, n, seed), Cell(float("nan"))).value
+    row = {"window": size, "length": n, "seed": seed, "status": status, "correct": bool(correct.value)}
+    return row | {"log_probability": log_probability, "distance": pair.value, "rounding": pair.rounding}
+
+
+def summarise(frame: Frame) -> pd.DataFrame:
+    """`WindowStudy.summary`: the table by window, with its fronts."""
+    within = frame["within_training"].astype("boolean").fillna(True).astype(bool)
+    used = frame[within] if within.any() else frame
+    rows, unsure = [], []
+    for window, group in used.groupby("window", sort=False, dropna=False):
+        right, question_count = int(group["correct"].sum()), len(group)
+        low, high = wilson(right, question_count, _LEVEL)
+        distance = np.maximum(group["distance"], group["rounding"])
+        unsure.append(float((group["rounding"] / distance).mean()))
+        rows.append(
+            {
+                "window": window,
+                "active": int((group["status"] == "active").sum()),
+                "questions": question_count,
+                "accuracy": right / question_count,
+                "wilson_low": low,
+                "wilson_high": high,
+                "log_probability": float(group["log_probability"].mean()),
+                "distance": float(np.exp(np.log(distance).mean())),
+                "floored": int((group["distance"] <= group["rounding"]).sum()),
+            }
+        )
+    table = pd.DataFrame(rows).astype({"window": "Int64"})
+    distances = _tied_distances(table["distance"].to_numpy(dtype=float), unsure)
+    return table.assign(**{name: _front(table, distances, objective) for name, objective in _FRONTS.items()})
+
+
+def _tied_distances(distance: np.ndarray, unsure: Sequence[float]) -> np.ndarray:
+    """The distances, where one that rounding may have parted from a larger one counts as that: a window that sees every key is
+    the model without one up to the order of its sums. `unsure`: the relative rounding of a distance."""
+    tied, largest = distance.copy(), -1
+    for place in np.argsort(-distance):
+        same = largest >= 0 and np.log(distance[largest] / distance[place]) <= unsure[largest] + unsure[place]
+        largest = largest if same else place
+        tied[place] = distance[largest]
+    return tied
+
+
+def _front(table: Frame, distance: np.ndarray, objective: str) -> Any:
+    """Windows that no other beats: it has as large a distance and an objective as large, and one of them larger. None where
+    the objective was not measured (reasoning has no one right line)."""
+    if bool(table[objective].isna().any()):
+        return False
+    points = np.stack([distance, table[objective].to_numpy(dtype=float)], axis=1)
+    as_large, larger = points[:, None] >= points, points[:, None] > points
+    return ~(as_large.all(-1) & larger.any(-1)).any(0)
+
+
+def windows_memory(
+    model: Unloaded,
+    task: Task | str,
+    lengths: Sequence[int],
+    *,
+    seeds: Sequence[int] = (0,),
+    **encoding: Unpack[EncodingOptions],
+) -> int:
+    """Bytes of the answers, and of the distances in float64."""
+    form = tasks.task(task)
+    distances = collapse_memory(model, form, lengths, dtypes=("float64",), **encoding)
+    return max(distances, evaluate_memory(model, form, lengths, seeds=seeds, **encoding))

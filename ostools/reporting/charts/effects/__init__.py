@@ -1,0 +1,1 @@
+"""Charts of what taking parts out, mitigations and positions do."""

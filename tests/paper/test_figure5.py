@@ -1,0 +1,164 @@
+"""Figure 5 from the measurements that it sums up, what it says of seeds, its refusals, and its picture."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.measure.collapse import verdicts as readings
+from ostools.measure.collapse.collapse import collapse
+from ostools.models import encode
+from ostools.paper import Figure5, figure_5
+from ostools.theory.distances import distance, head_chunks
+from tests.checkpoints import tiny_model
+from tests.measure.collapse.test_collapse import last_token
+from tests.reporting.made import words_of
+from tests.sets import quick
+
+LENGTHS = (1, 3, 9)
+
+
+@pytest.fixture(scope="module")
+def figure() -> Figure5:
+    return figure_5(tiny_model("gemma", seed=1), lengths=LENGTHS, seeds=range(3))
+
+
+def row(result: Figure5, **wanted: Any) -> dict[str, Any]:
+    frame: Any = result.frame
+    for name, value in wanted.items():
+        frame = frame[frame[name] == value]
+    (found,) = frame.to_dict("records")
+    return found
+
+
+@pytest.mark.slow
+def test_every_panel_pair_dtype_and_length_has_one_row(figure: Figure5) -> None:
+    frame: Any = figure.frame
+    pairs = list(zip(frame["panel"], frame["pair"], strict=True))
+    assert set(pairs) == {*((panel, "theorem") for panel in "abcd"), ("d", "one-more-digit")}
+    apart = frame[frame["pair"] == "one-more-digit"]
+    assert set(apart["length"]) == {3, 9}  # where a comma comes before the next digit
+    assert len(frame) == 4 * 2 * len(LENGTHS) + len(apart)
+    assert not frame.duplicated(["panel", "pair", "dtype", "length"]).any()
+    assert frame[["site", "per", "norm"]].drop_duplicates().to_numpy().tolist() == [["residual", "head-chunk", "linf"]]
+    seeds: Any = figure.reading.of(figure.curves["b"].measured())
+    means = seeds.groupby(["dtype", "length"])["mean"].mean()
+    drawn = frame[frame["panel"] == "b"].set_index(["dtype", "length"])["mean"]
+    pd.testing.assert_series_equal(drawn.sort_index(), means.sort_index())
+    assert bool((frame["head_minimum"] <= frame["seed_minimum"]).all())
+    assert bool((frame["seed_maximum"] <= frame["head_maximum"]).all())
+
+
+def test_both_precisions_are_drawn_where_none_is_named() -> None:
+    assert inspect.signature(figure_5).parameters["dtypes"].default == ("float32", "bfloat16")
+
+
+@pytest.mark.parametrize("panel", quick("abcd", "b"))
+def test_against_passes_of_the_prompts_alone(figure: Figure5, panel: str) -> None:
+    """Linf in each of the heads' chunks of v^(L), and their mean, least and greatest; (b): over the seeds too."""
+    model = tiny_model("gemma", seed=1)
+    task: Any = tasks.task(f"figure-5{panel}", tasks.CollapseTask)
+    length = 9
+    by_seed = []
+    for seed in range(3) if panel == "b" else (0,):
+        ids = tuple(encode(model, task.text(length, seed)).ids.tolist())
+        y, y_star = (head_chunks(last_token(model, x)["residual"][0].double(), 4) for x in (ids, (*ids, ids[-1])))
+        by_seed.append(distance(y, y_star, "linf"))
+    found = row(figure, panel=panel, pair="theorem", dtype="float32", length=length)
+    heads = torch.stack(by_seed)
+    of_seeds = heads.mean(1)
+    expected = {"mean": heads.mean(), "head_minimum": heads.min(), "head_maximum": heads.max()}
+    expected |= {"seed_minimum": of_seeds.min(), "seed_maximum": of_seeds.max()}
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(float(value), rel=1e-3 if name == "head_minimum" else 1e-4), name
+    assert found["seeds"] == len(by_seed)
+
+
+@pytest.mark.parametrize(
+    ("site", "per", "norm"),
+    quick(
+        [("attention", "head-output", "linf"), ("logits", "vector", "l1"), ("residual", "head-chunk", "cosine")],
+        ("attention", "head-output", "linf"),
+    ),
+)
+def test_other_readings_are_those_of_collapse(site: str, per: str, norm: str) -> None:
+    model = tiny_model("llama", seed=3)
+    found = figure_5(model, "c", lengths=LENGTHS, dtypes=["float32"], site=site, norm=norm)
+    frame: Any = collapse(model, "figure-5c", lengths=LENGTHS, dtypes=["float32"]).frame
+    frame = frame[(frame["site"] == site) & (frame["per"] == per) & (frame["norm"] == norm)]
+    ours = found.frame[["mean", "head_minimum", "head_maximum", "noise"]]
+    np.testing.assert_array_equal(ours, frame[["mean", "minimum", "maximum", "noise"]])
+    assert found.provenance.parameters["per"] == per
+    words = f"{readings.NORM_WORDS[norm]} distance at {readings.SITE_WORDS[site]}"
+    assert words in found.plot().to_json(ensure_ascii=False)
+    expected: Any = collapse(model, "figure-5c", lengths=LENGTHS, dtypes=["float32"]).verdicts(per, norm)
+    columns = ["dtype", "verdict", "first", "last", "status"]
+    of_site: Any = expected[expected["site"] == site][columns].reset_index(drop=True)
+    marks: Any = found.verdicts
+    pd.testing.assert_frame_equal(marks[columns], of_site)
+
+
+def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Figure5) -> None:
+    chart = figure.plot().to_dict()
+    rows = [[panel["title"]["text"] for panel in row.get("hconcat", [row])] for row in chart["vconcat"]]
+    assert [[title[:3] for title in titles] for titles in rows] == [["(a)", "(b)"], ["(c)", "(d)"], ["(d)"]]
+    assert "no theorem" in rows[2][0]
+    page = json.dumps(chart, ensure_ascii=False)
+    for words in (
+        "“How many ones are in the following sequences?111111” (n = 6)",
+        "“Can you copy the following number?111111” (n = 6)",
+        "“Can you copy the following number?111,111” (n = 6)",
+        "In (b) over 3 draws of digits too, with the mean's 95% bootstrap interval.",
+        "The paper's is of Gemma 7B. Here: ",
+        "L∞ distance at v^(L) of v and v*",
+        "Line: mean over heads (chunks of d_model / H).",
+        "the float64 distance is below the rounding noise of the difference, both as drawn.",
+        "Below these axes: noise of float32 at most ",
+    ):
+        assert words in page, words
+    assert "on, up to" not in page, "three lengths are too few for a range"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"panels": "abe"}, "unknown panel of figure 5 'e'"),
+        ({"site": "logit"}, "unknown site 'logit'.*'logits'"),
+        ({"site": "logits", "per": "head-chunk"}, "at logits: expected per vector, found 'head-chunk'"),
+        ({"seeds": []}, "seeds: expected whole numbers of at least 0, found none"),
+    ],
+)
+def test_refusals(given: dict[str, Any], words: str) -> None:
+    options: dict[str, Any] = {"lengths": [1, 2], **given}
+    with pytest.raises(InputError, match=words):
+        figure_5(tiny_model("llama"), **options)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused_before_any_pass() -> None:
+    model = tiny_model("gemma", d_model=30)
+    with pytest.raises(InputError, match="4 heads do not divide d_model = 30"):
+        figure_5(model, "a", lengths=[1, 2])
+    assert len(figure_5(model, "a", lengths=[1, 2], per="vector").frame) == 4
+
+
+def test_the_caption_says_each_deviation_of_what_was_drawn() -> None:
+    model = tiny_model("llama", seed=3)
+    options: dict[str, Any] = {"lengths": [1, 2, 3], "dtypes": ["float32"]}
+    _, chunks, other_reading, draws, commas = figure_5(model, "bd", seeds=[0], **options).deviations
+    assert "v^(L) does not have heads. Here it is cut into chunks" in chunks
+    assert "the outputs of the heads of the last block" in other_reading
+    assert draws.startswith("(b) is one draw of digits, in which the digit before the one or two ones is never a one.")
+    assert "the pair of one digit more after a comma is ours" in commas
+    _, quantity, whole = figure_5(model, "a", site="y", per="vector", norm="l2", **options).deviations
+    assert "The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: L2 at y." in quantity
+    assert whole.endswith("Here: the whole vector, without a band.")
+    whole_only = words_of(figure_5(model, "a", per="vector", **options).plot())
+    assert "`deviations` has 1 more note on how it differs." in whole_only

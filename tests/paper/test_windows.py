@@ -1,0 +1,128 @@
+"""The study of window sizes: its numbers against a loop, fronts by hand, what is inactive, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from transformer_lens.model_bridge import TransformerBridge
+
+import ostools as ost
+from ostools.ground.errors import InputError
+from ostools.measure.answers.evaluate import evaluate
+from ostools.measure.collapse.collapse import collapse
+from ostools.measure.study import arms
+from ostools.mitigations.passes import SlidingWindow
+from ostools.paper.windows import summarise
+from ostools.tasks import AppendixTask
+from tests.checkpoints import tiny_model
+
+TASK = AppendixTask("copy-last")
+SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 512}
+
+
+@pytest.fixture(scope="module")
+def model() -> TransformerBridge:
+    return tiny_model("llama", seed=1, **SMALL)
+
+
+@pytest.mark.slow
+def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge) -> None:
+    found = ost.windows(model, TASK, lengths=[3, 6], windows=[400, 20], layers=[1], sinks=1, chat=False)
+    frame: Any = found.frame
+    assert frame["window"].drop_duplicates().tolist() == [pd.NA, 20, 400]
+    for size, mitigation in ((None, None), (20, SlidingWindow(20, layers=(1,), sinks=1))):
+        rows = frame[frame["window"].isna() if size is None else frame["window"] == size].set_index("length")
+        said = evaluate(model, TASK, lengths=[3, 6], mitigation=mitigation, elicitation="zero-shot").frame
+        np.testing.assert_allclose(rows["log_probability"], said["log_probability"], rtol=1e-5)
+        pairs: Any = collapse(
+            model, TASK, lengths=[3, 6], dtypes=["float64"], mitigation=mitigation, chat=False
+        ).reference
+        np.testing.assert_allclose(rows["distance"], pairs[pairs["site"] == "y"]["distance"], rtol=1e-9)
+    status = frame.groupby("window", dropna=False)["status"].unique()
+    assert [list(each) for each in status] == [["active"], ["inactive"], ["none"]]
+    # What changed nothing is where the model without a window is, and stands or falls with it.
+    summary: Any = found.summary.set_index("window")
+    columns = ["accuracy", "log_probability", "distance"]
+    without: Any = summary[summary.index.isna()][columns].iloc[0].astype(float)
+    np.testing.assert_allclose(summary.loc[400, columns].astype(float), without, rtol=1e-6)
+
+
+def made(points: list[tuple[float, float]], **columns: Any) -> Any:
+    """A window for each distance and share that is right."""
+    distances, right = zip(*points, strict=True)
+    table = {"window": range(2, 2 + len(points)), "length": 1, "seed": 0, "status": "active", "correct": right}
+    table |= {"distance": distances, "rounding": 1e-9, "log_probability": -1.0, "within_training": True}
+    return pd.DataFrame(table).assign(**columns)
+
+
+def test_fronts_by_hand() -> None:
+    summary = summarise(made([(1.0, 0.0), (2.0, 0.0), (1.0, 1.0), (1.0, 1.0), (0.5, 1.0), (0.0, 1.0)]))
+    assert summary["front"].tolist() == [False, True, True, True, False, False]
+    assert summary["front_probability"].tolist() == [False, True, False, False, False, False]
+    assert summary["distance"].tolist()[-1] == pytest.approx(1e-9)  # 0 counts as its rounding
+    reasoning = summarise(made([(1.0, 0.0), (2.0, 1.0)], log_probability=float("nan")))
+    assert reasoning["front_probability"].tolist() == [False, False]
+    assert reasoning["front"].tolist() == [False, True]
+
+
+def test_the_interval_of_a_share_is_wilsons_at_95_percent() -> None:
+    """(p + z^2/2n -+ z sqrt(p (1 - p)/n + z^2/4n^2)) / (1 + z^2/n) for 3 of 4, z = 1.959964."""
+    rows = pd.concat([made([(1.0, right)]) for right in (1.0, 1.0, 1.0, 0.0)])
+    summary = summarise(rows).iloc[0]
+    assert (summary["questions"], summary["accuracy"]) == (4, 0.75)
+    z2 = 1.959963984540054**2
+    middle, half = 0.75 + z2 / 8, (z2 * (0.75 * 0.25 / 4 + z2 / 64)) ** 0.5
+    assert summary["wilson_low"] == pytest.approx((middle - half) / (1 + z2 / 4), rel=1e-12)
+    assert summary["wilson_high"] == pytest.approx((middle + half) / (1 + z2 / 4), rel=1e-12)
+
+
+def test_rounding_dominates_nothing() -> None:
+    """Two windows whose distances differ by what their rounding may have made stand on the front together."""
+    for apart, fronts in ((1.5e-9, [True, True]), (3e-9, [False, True])):
+        assert summarise(made([(1.0, 1.0), (1.0 + apart, 1.0)]))["front"].tolist() == fronts
+    # The larger log p decides between equal distances.
+    better = made([(1.0 + 1e-9, 1.0), (1.0, 1.0)], log_probability=[-1.0, -0.5])
+    assert summarise(better)["front_probability"].tolist() == [False, True]
+
+
+def test_lengths_beyond_training_are_left_out() -> None:
+    beyond = made([(100.0, 1.0)], length=99, within_training=False)
+    both = pd.concat([made([(1.0, 0.0)]), beyond])
+    assert summarise(both)[["questions", "accuracy", "distance"]].to_numpy().tolist() == [[1, 0.0, 1.0]]
+    assert summarise(beyond)["accuracy"].tolist() == [1.0]
+    unknown = summarise(both.assign(within_training=pd.NA))
+    assert unknown[["questions", "accuracy"]].to_numpy().tolist() == [[2, 0.5]]
+
+
+def test_a_distance_that_was_refused_ends_the_study_with_the_reason(
+    model: TransformerBridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any, mitigation: Any, **__: Any) -> Any:
+        if mitigation is not None:
+            raise InputError("collapse: expected numbers, found none")
+        return collapse(*_, mitigation=mitigation, **__)
+
+    monkeypatch.setattr(arms, "collapse", refuses)
+    with pytest.raises(InputError, match="collapse: expected numbers, found none"):
+        ost.windows(model, TASK, lengths=[2], windows=[3], chat=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"windows": [0, 3]}, "windows: expected whole numbers of at least 1, found 0"),
+        ({"windows": []}, "windows: expected whole numbers of at least 1, found none"),
+        ({"seeds": [1]}, "copy-last draws nothing at random"),
+    ],
+)
+def test_refusals_come_before_any_measurement(
+    model: TransformerBridge, arguments: dict[str, Any], message: str
+) -> None:
+    told: list[int] = []
+    given = {"task": TASK, "windows": [3], "lengths": [2], "chat": False} | arguments
+    with pytest.raises(InputError, match=message):
+        ost.windows(model, progress=lambda done, total: told.append(done), **given)
+    assert told == []

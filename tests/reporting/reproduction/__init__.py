@@ -1,1 +1,0 @@
-"""The paper reproduced: parts stored and resumed, the recipe, the page."""
