@@ -18,9 +18,10 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
+from ostools.hooks.freeze import holding
 from ostools.measure import jacobian
 from ostools.measure.jacobian import norms as exact
-from ostools.measure.jacobian.linearise import Linearised, freezing
+from ostools.measure.jacobian.linearise import FROZEN_PARTS, Linearised
 from ostools.measure.jacobian.norms import BATCH, COTANGENTS, LinearMap, SketchedNorms, sketched
 from ostools.models import encode
 from tests.checkpoints import tiny_model
@@ -86,7 +87,7 @@ def _trained() -> None:
     ids = encode(model, TEXT).ids
     embedded = model.input_to_embed(ids[None])[0][0].detach()
     for linearisation in ("full", "frozen"):
-        jacobians = jacobian(model, embedded, freeze=freezing(model, linearisation)).double()
+        jacobians = jacobian(model, embedded, freeze=holding(model, [FROZEN_PARTS[linearisation]])).double()
         true = exact.exact_norms(jacobians, embedded.device)
         for cotangents in (COTANGENTS, None):
             found = [estimated(Dense(jacobians), embedded, cotangents, seed) for seed in range(REPETITIONS)]

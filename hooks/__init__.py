@@ -18,7 +18,7 @@ from ostools.ground.names import UPCAST_PARTS
 from ostools.hooks.capture import Record, capture, head_outputs
 from ostools.hooks.edit import ablate_edges, ablate_heads, mask_scores, replace_pattern, scale_scores
 from ostools.hooks.errors import HookError, RangeError
-from ostools.hooks.freeze import activation_of, activation_ratio, frozen, hold_first_pass
+from ostools.hooks.freeze import activation_of, activation_ratio, frozen
 from ostools.hooks.gates import Edge, Head, Sublayer, ablate_layers, gated
 from ostools.hooks.lock import clear, locked
 from ostools.hooks.precision import SIXTEEN_BITS, exact_arithmetic, upcast
@@ -56,7 +56,6 @@ __all__ = [
     "frozen",
     "gated",
     "head_outputs",
-    "hold_first_pass",
     "in_strips",
     "locked",
     "mask_scores",

@@ -7,10 +7,10 @@ or the MLP, or the block raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, Literal
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -29,7 +29,15 @@ _ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 2e-2, tor
 
 
 Activation = Callable[[Tensor], Tensor]
-Imposed = Callable[[Tensor, Tensor, Tensor], Tensor]
+Linear = Callable[[Tensor], Tensor]
+
+
+class HeldParts(NamedTuple):
+    """Whether attention patterns, norm scales and the activations of MLPs are constants of a derivative."""
+
+    attention: bool = False
+    norms: bool = False
+    activations: bool = False
 
 
 @model_block
@@ -47,56 +55,143 @@ def frozen(
     Raises `HookError` if none of the three is asked for, if a frozen map does not reproduce what the model computed, for
     activations of experts, and, at the end of the block, if no forward pass ran.
     """
-    if not (attention or norms or activations):
+    parts = HeldParts(attention, norms, activations)
+    if not any(parts):
         raise HookError(
             "frozen() with attention=False, norms=False and activations=False holds nothing constant: set at least one"
         )
-    _require_known(model, "frozen", attention, norms, activations)
-    pattern = (lambda: _stop) if attention else None
-    with attached(
-        _placements(model, pattern, norms and _frozen_norm, activations and _frozen_activation), kind="freeze"
-    ):
+    with attached(_placements(model, "frozen", Holding([parts], notes=False)), kind="freeze"):
         yield
 
 
 @model_block
-def hold_first_pass(
-    model: TransformerBridge, attention: bool = True, norms: bool = True, activations: bool = False
-) -> Iterator[None]:
-    """Impose the patterns, norm scales and activations of the block's first forward pass on the passes that follow.
+def holding(model: TransformerBridge, choices: Sequence[HeldParts]) -> Iterator[Holding]:
+    """Let one forward pass be differentiated under each of the choices, and impose its values on later passes.
 
-    This is what `frozen` differentiates, as a function of its input: finite differences of later passes are those of the frozen
-    network. The first pass has one prompt. Later passes have any number of prompts of the same length. If all three are False,
-    nothing is held. Inside `in_strips` the first pass's queries and keys are imposed, which makes the same patterns again.
+    The block's first pass has one prompt. Its graph serves every choice: `Holding.follow` says which one the gradients of the
+    next backward pass obey. Inside `Holding.imposing` later passes have, row by row, the patterns, norm scales and activations
+    of the first pass, as functions of their own input: their finite differences are those of the held network. Inside
+    `in_strips` the first pass's queries and keys are imposed, which make the same patterns again.
     """
-    if attention or norms or activations:
-        _require_known(model, "hold_first_pass", attention, norms, activations)
-    strips = active_strips(model)
-    pattern = _first_pattern if attention and strips is None else None
-    placements = _placements(model, pattern, norms and _first_scale, activations and _first_activation)
-    with strips.holding() if attention and strips is not None else nullcontext(), attached(placements, kind="freeze"):
-        yield
+    held, strips = Holding(choices), active_strips(model)
+    striped = held.anywhere.attention and strips is not None
+    body: Any = strips.holding(held.of_strips()) if striped and strips is not None else nullcontext()
+    with body, attached(_placements(model, "holding", held, striped), kind="freeze"):
+        yield held
 
 
-def _placements(
-    model: TransformerBridge,
-    pattern: Callable[[], HookBody] | None,
-    norm: Callable[[Norm], Callable[[Tensor, Tensor], Tensor]] | Literal[False],
-    activation: Callable[[str, Activation], Imposed] | Literal[False],
-) -> list[Placement]:
-    """Placements of what these make for every pattern, norm and activation; of those that are left out none."""
-    placements: list[Placement] = []
-    if pattern is not None:
-        placements += [(point, pattern(), Order.FREEZE) for point in points(model, "pattern").values()]
-    if norm:
-        for place in norms_of(model).values():
-            placements += with_input(place.before, place.after, norm(place), Order.FREEZE, reads=Order.FREEZE)
-    return placements + (_activations(model, activation) if activation else [])
+class Holding:
+    """What one block holds. `anywhere`: the parts that any of its choices holds, `everywhere`: those that all of them hold."""
+
+    def __init__(self, choices: Sequence[HeldParts], notes: bool = True) -> None:
+        self.anywhere, self.everywhere = (HeldParts(*map(test, zip(*choices, strict=True))) for test in (any, all))
+        self._followed, self._notes = choices[0], notes
+        self._rows: Sequence[HeldParts] | None = None
+
+    def follow(self, choice: HeldParts) -> None:
+        """Let gradients obey this choice from here on."""
+        self._followed = choice
+
+    @contextmanager
+    def imposing(self, rows: Sequence[HeldParts]) -> Iterator[None]:
+        """Impose on each row of the passes inside the block what its choice holds."""
+        self._rows = rows
+        try:
+            yield
+        finally:
+            self._rows = None
+
+    def of_patterns(self, imposes: bool) -> HookBody:
+        """The body that holds one block's pattern. In strips there is none as a whole: it `imposes` nothing."""
+        first: list[Tensor] = []
+
+        def body(pattern: Tensor) -> Tensor | None:
+            if self._rows is not None:
+                return self._imposed("attention", pattern, first[0]) if imposes else None
+            if imposes and self._notes and not first:
+                first.append(pattern.detach())
+            if not torch.is_grad_enabled():
+                return None
+            stopped = pattern.detach()
+            return stopped if self.everywhere.attention else self._routed("attention", pattern, stopped)
+
+        return body
+
+    def of_strips(self) -> Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """What makes of a block's queries and keys those that a pass in strips has to use."""
+        first: dict[int, tuple[Tensor, Tensor]] = {}
+
+        def body(layer: int, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+            if self._rows is None:
+                first.setdefault(layer, (query.detach(), key.detach()))
+                return query, key
+            at_first = first[layer]
+            return self._imposed("attention", query, at_first[0]), self._imposed("attention", key, at_first[1])
+
+        return body
+
+    def of_map(
+        self, part: str, name: str, linear_of: Callable[..., Linear], bias: Tensor | None = None
+    ) -> Callable[..., Tensor | None]:
+        """The body that holds a map at the values of its inputs, linear in the last one, but for the bias."""
+        first: list[Linear] = []
+
+        def body(*tensors: Tensor) -> Tensor | None:
+            *inputs, out = tensors
+            x = inputs[-1]
+            if self._rows is not None:
+                return self._imposed(part, out, _with_bias(first[0](x), bias).to(out.dtype))
+            linear = linear_of(*inputs)
+            held = linear(x)
+            _check_reproduces(name, _with_bias(held, bias), out)
+            if self._notes and not first:
+                first.append(linear)
+            if not torch.is_grad_enabled():
+                return None
+            if not getattr(self.everywhere, part):
+                return self._routed(part, out, held.to(out.dtype))
+            # x - stop(x) is exactly 0: the value is the model's own, the gradient the held map's.
+            return out.detach() + linear(x - x.detach()).to(out.dtype)
+
+        return body
+
+    def _routed(self, part: str, live: Tensor, held: Tensor) -> Tensor:
+        return cast(Tensor, _Routed.apply(live, held, lambda: getattr(self._followed, part)))
+
+    def _imposed(self, part: str, live: Tensor, held: Tensor) -> Tensor:
+        assert self._rows is not None
+        is_held = torch.tensor([getattr(row, part) for row in self._rows], device=live.device)
+        return torch.where(is_held.view(-1, *[1] * (live.ndim - 1)), held, live)
 
 
-def _require_known(model: TransformerBridge, what: str, attention: bool, norms: bool, activations: bool) -> None:
-    held_parts = {"patterns": attention, "norms": norms, "activations": activations}
-    require_open(model, what, *(part for part, is_asked in held_parts.items() if is_asked))
+class _Routed(torch.autograd.Function):
+    """The value of `live`, and the gradient of `held` where `is_held` says so when it comes back, else that of `live`."""
+
+    @staticmethod
+    def forward(ctx: Any, live: Tensor, held: Tensor, is_held: Callable[[], bool]) -> Tensor:
+        ctx.is_held = is_held
+        return live.view_as(live)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        # None, and not zeros: what lies behind is then not walked.
+        return (None, gradients[0], None) if ctx.is_held() else (gradients[0], None, None)
+
+
+def _placements(model: TransformerBridge, what: str, held: Holding, striped: bool = False) -> list[Placement]:
+    """Placements of what holds every pattern, norm and activation; of those that no choice holds none."""
+    parts, placements = held.anywhere, list[Placement]()
+    known_parts = ("patterns", parts.attention), ("norms", parts.norms), ("activations", parts.activations)
+    if any(parts):
+        require_open(model, what, *(part for part, is_held in known_parts if is_held))
+    if parts.attention:
+        patterns = points(model, "pattern").values()
+        placements += [(point, held.of_patterns(not striped), Order.FREEZE) for point in patterns]
+    if parts.norms:
+        for norm in norms_of(model).values():
+            body = held.of_map("norms", norm.name, partial(_linear_map, norm), norm.bias)
+            placements += with_input(norm.before, norm.after, body, Order.FREEZE, reads=Order.FREEZE)
+    return placements + (_activations(model, held) if parts.activations else [])
 
 
 def activation_of(mlp: Any) -> Activation | None:
@@ -121,8 +216,8 @@ def activation_ratio(activation: Activation, a: Tensor) -> Tensor:
     return torch.where(zero, limit, activation(a) / torch.where(zero, 1.0, a))
 
 
-def _activations(model: TransformerBridge, make: Callable[[str, Activation], Imposed]) -> list[Placement]:
-    """Placements that `make` gives for every MLP, between the input and the output of its activation."""
+def _activations(model: TransformerBridge, held: Holding) -> list[Placement]:
+    """Placements that hold every MLP, between the input and the output of its activation."""
     available = available_sites(model)
     if "mlp_gate" not in available or "mlp_hidden" not in available:
         raise HookError(
@@ -138,11 +233,20 @@ def _activations(model: TransformerBridge, make: Callable[[str, Activation], Imp
             raise HookError(f"freezing {name}: expected an activation function, found none that this package knows")
         # The factor of the linear half: act(a) of a gated MLP, act(a) / a of a plain one, whose half is a.
         factor = activation if gated else partial(activation_ratio, activation)
-        placements += _gated_placements(gate_at, linear_at[layer], hidden_at[layer], make(name, factor))
+        body = held.of_map("activations", name, partial(_scaled_by, factor))
+        placements += _gated_placements(gate_at, linear_at[layer], hidden_at[layer], body)
     return placements
 
 
-def _gated_placements(gate: HookPoint, linear: HookPoint, hidden: HookPoint, impose: Imposed) -> list[Placement]:
+def _scaled_by(factor: Activation, a: Tensor, x: Tensor) -> Linear:
+    """x -> factor(a) x, at this a."""
+    held_factor = factor(a.detach())
+    return lambda u: held_factor * u
+
+
+def _gated_placements(
+    gate: HookPoint, linear: HookPoint, hidden: HookPoint, impose: Callable[..., Tensor | None]
+) -> list[Placement]:
     """Hooks that hand `impose` what enters the activation, the linear half, and what `hidden` has of both."""
     inputs: dict[str, Tensor] = {}
 
@@ -152,7 +256,7 @@ def _gated_placements(gate: HookPoint, linear: HookPoint, hidden: HookPoint, imp
 
         return body
 
-    def body(out: Tensor) -> Tensor:
+    def body(out: Tensor) -> Tensor | None:
         return impose(inputs.pop("gate"), inputs.pop("linear"), out)
 
     return [
@@ -162,78 +266,14 @@ def _gated_placements(gate: HookPoint, linear: HookPoint, hidden: HookPoint, imp
     ]
 
 
-def _frozen_activation(name: str, factor: Callable[[Tensor], Tensor]) -> Imposed:
-    """Impose the same value with the gradient of stop(factor) x."""
-
-    def freeze(a: Tensor, x: Tensor, out: Tensor) -> Tensor:
-        held_factor = factor(a.detach())
-        _check_reproduces(name, held_factor * x, out)
-        return out.detach() + (held_factor * (x - x.detach())).to(out.dtype)
-
-    return freeze
-
-
-def _first_activation(name: str, factor: Callable[[Tensor], Tensor]) -> Imposed:
-    """Impose the factor of the first pass on the linear half of later passes."""
-    first: list[Tensor] = []
-
-    def impose(a: Tensor, x: Tensor, out: Tensor) -> Tensor:
-        if not first:
-            first.append(factor(a.detach()))
-            _check_reproduces(name, first[0] * x, out)
-        return (first[0] * x).to(out.dtype)
-
-    return impose
-
-
-def _first_pattern() -> HookBody:
-    first: list[Tensor] = []
-
-    def impose(pattern: Tensor) -> Tensor:
-        if not first:
-            first.append(pattern.detach())
-        return first[0].expand_as(pattern)
-
-    return impose
-
-
-def _first_scale(norm: Norm) -> Callable[[Tensor, Tensor], Tensor]:
-    """After the norm, g (x - c(x)) / r of the first pass."""
-    linear: list[Callable[[Tensor], Tensor]] = []
-
-    def impose(x: Tensor, out: Tensor) -> Tensor:
-        if not linear:
-            linear.append(_linear_map(norm, x))
-            _check_reproduces(norm.name, _with_bias(norm, linear[0](x)), out)
-        return _with_bias(norm, linear[0](x)).to(out.dtype)
-
-    return impose
-
-
-def _frozen_norm(norm: Norm) -> Callable[[Tensor, Tensor], Tensor]:
-    """After the norm, the same value with the gradient of g (x - c(x)) / stop(r)."""
-
-    def freeze(x: Tensor, out: Tensor) -> Tensor:
-        linear = _linear_map(norm, x)
-        _check_reproduces(norm.name, _with_bias(norm, linear(x)), out)
-        # x - stop(x) is exactly 0: the value is the model's own, the gradient the frozen map's.
-        return out.detach() + linear(x - x.detach()).to(out.dtype)
-
-    return freeze
-
-
-def _stop(tensor: Tensor) -> Tensor:
-    return tensor.detach()
-
-
 def _linear_map(norm: Norm, x: Tensor) -> Callable[[Tensor], Tensor]:
     scale = norm.inverse_scale(x.detach())
     # One number a position is kept, and not one a component: the gain is multiplied in anew.
     return lambda u: norm.centre(u.to(scale.dtype)) * (scale * norm.gain.to(scale.dtype))
 
 
-def _with_bias(norm: Norm, out: Tensor) -> Tensor:
-    return out if norm.bias is None else out + norm.bias.to(out.dtype)
+def _with_bias(out: Tensor, bias: Tensor | None) -> Tensor:
+    return out if bias is None else out + bias.to(out.dtype)
 
 
 def _check_reproduces(name: str, expected: Tensor, out: Tensor) -> None:

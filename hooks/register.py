@@ -290,7 +290,7 @@ def _libraries_own(function: Callable[..., object]) -> bool:
 def with_input(
     before: HookPoint,
     after: HookPoint,
-    body: Callable[[Tensor, Tensor], Tensor],
+    body: Callable[[Tensor, Tensor], Tensor | None],
     order: Order,
     reads: Order = Order.READ,
 ) -> list[Placement]:

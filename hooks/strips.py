@@ -105,13 +105,16 @@ class StripAttention:
         return scores + mask.to(scores)
 
 
+_Held = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
 @dataclass
 class Strips:
     """State of `in_strips`: attention runs `size` queries at a time."""
 
     size: int
     _noting: dict[int, list[StripAttention]] = field(default_factory=dict)
-    _first_pass: dict[int, tuple[Tensor, Tensor]] | None = None
+    _held: _Held | None = None
 
     @contextmanager
     def noting(self, layer: int) -> Iterator[list[StripAttention]]:
@@ -124,22 +127,15 @@ class Strips:
             del self._noting[layer]
 
     @contextmanager
-    def holding(self) -> Iterator[None]:
-        """Impose the queries and keys of the first pass, and with them its patterns, on those that follow."""
-        if self._first_pass is not None:
-            raise HookError("hold_first_pass: found a block of its kind around this one")
-        self._first_pass = {}
+    def holding(self, body: _Held) -> Iterator[None]:
+        """Use, of every block's queries and keys, what `body` makes of them."""
+        if self._held is not None:
+            raise HookError("holding: found a block of its kind around this one")
+        self._held = body
         try:
             yield
         finally:
-            self._first_pass = None
-
-    def as_held(self, layer: int, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """The queries and keys that this pass has to use."""
-        if self._first_pass is None:
-            return query, key
-        first_query_key = self._first_pass.setdefault(layer, (query.detach(), key.detach()))
-        return first_query_key[0].expand_as(query), first_query_key[1].expand_as(key)
+            self._held = None
 
     def attend(self, layer: int, call: StripAttention, value: Tensor) -> Float[Tensor, "batch query head d_head"]:
         """z, strip by strip."""
@@ -243,7 +239,8 @@ class _Forward(OwnForward):
         kwargs = attention.prepared(kwargs) if isinstance(attention, PreparedAttention) else kwargs
         x = attention.hook_in(kwargs.pop("hidden_states") if "hidden_states" in kwargs else args[0])
         query, key, value = self._projected(x, kwargs.get("position_embeddings"))
-        query, key = self.strips.as_held(self._layer, query, key)
+        if self.strips._held is not None:
+            query, key = self.strips._held(self._layer, query, key)
         # A class that keeps scores in float32 in a 16-bit model widens keys and values here, and queries at their last hook.
         key, value = attention._update_kv_cache(key, value, **kwargs)
         query = query.to(key.dtype)

@@ -54,7 +54,7 @@ SOUND = {
     hooks.ablate_heads: dict(model=model, heads=[(0, 0)]), hooks.ablate_layers: dict(model=model, layers=[0]),
     hooks.ablate_edges: dict(model=model, edges=[(0, 0, 3, 1)]),
     hooks.mask_scores: dict(model=model, allowed=lambda q, k: q - k < 4), hooks.scale_scores: dict(model=model, factor=2.0),
-    hooks.frozen: dict(model=model), hooks.hold_first_pass: dict(model=model), hooks.exact_arithmetic: dict(model=model),
+    hooks.frozen: dict(model=model), hooks.exact_arithmetic: dict(model=model),
     hooks.available_sites: dict(model=model), hooks.norms: dict(model=model), hooks.active_edits: dict(model=model),
     hooks.rounded: dict(model=model, part="residual", format="bfloat16"),
 }

@@ -21,6 +21,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.hooks import HookError, lock
+from ostools.hooks.freeze import HeldParts, holding
 from tests.checkpoints import tiny_model
 from tests.sets import quick
 
@@ -98,7 +99,7 @@ LEFT: dict[str, Callable[[TransformerBridge], Any]] = {
     "capture": lambda model: hooks.capture(model, "z", "pattern"),
     "scale_scores": lambda model: hooks.scale_scores(model, 0.5),
     "frozen": lambda model: hooks.frozen(model, activations=True),
-    "hold_first_pass": lambda model: hooks.hold_first_pass(model),
+    "holding": lambda model: holding(model, [HeldParts(attention=True)]),
     "gated": lambda model: hooks.gated(model, [hooks.Head(0, 1)], torch.ones(1)),
     "upcast": lambda model: hooks.upcast(model, ["attention", "norms"]),
     "exact_arithmetic": hooks.exact_arithmetic,

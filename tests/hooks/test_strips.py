@@ -10,6 +10,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
+from ostools.hooks.freeze import HeldParts, holding
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
 from tests.sets import quick
 
@@ -88,12 +89,17 @@ def test_held_patterns_in_strips_are_those_of_the_first_pass(family: Family, nor
 
     def held(size: int | None) -> torch.Tensor:
         strips = hooks.in_strips(model, size) if size else nullcontext()
-        with torch.no_grad(), strips, hooks.exact_arithmetic(model), hooks.hold_first_pass(model, True, norms):
+        choices = [HeldParts(True, norms), HeldParts()]
+        with torch.no_grad(), strips, hooks.exact_arithmetic(model), holding(model, choices) as holds:
             model(first, start_at_layer=0)
-            return model(moved.expand(3, -1, -1), start_at_layer=0)
+            with holds.imposing([choices[0], choices[1], choices[0]]):
+                return model(moved.expand(3, -1, -1), start_at_layer=0)
 
     torch.testing.assert_close(held(4), held(None), rtol=1e-9, atol=1e-9)
-    assert float((held(4) - model(moved, start_at_layer=0)).abs().max()) > 1e-3
+    live = model(moved, start_at_layer=0)
+    assert float((held(4)[0] - live).abs().max()) > 1e-3
+    torch.testing.assert_close(held(4)[1:2], live, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(held(4)[2], held(4)[0], rtol=1e-9, atol=1e-9)
 
 
 def test_a_generation_with_a_cache_goes_on_in_strips() -> None:

@@ -29,7 +29,7 @@ from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.faithfulness.deletion import Kinds
-from ostools.measure.jacobian.certificate import held_last_tokens
+from ostools.measure.jacobian.certificate import last_tokens
 from ostools.measure.jacobian.linearise import Linearised, differentiated
 from ostools.measure.jacobian.memory import graph_bytes
 from ostools.measure.measurement import measurement
@@ -173,7 +173,7 @@ def _measured(
 
     def changes(rows: Tensor, scale: float) -> Float[Tensor, "row d_model"]:
         streams = torch.cat([embedded[None], embedded + scale * fields[rows]])
-        return held_last_tokens(model, embedded, streams, "full").double()
+        return last_tokens(model, streams).double()
 
     ranges = _ranges(changes, predicted, tolerance, progress)
     y, *replaced_y = changes(torch.arange(len(moves)), 1.0)

@@ -6,7 +6,7 @@ With patterns, norm scales and activations held at the prompt (`detached`) a net
 parts and that of the biases add up to the logit (docs/theory.md 2). Where less is held they do not: what is missing to the
 logit is the remainder.
 
-A part is no cause: with the token gone patterns, scales and activations would be others. Cost of `detached`: five forward
+A part is no cause: with the token gone patterns, scales and activations would be others. Cost of `detached`: three forward
 passes over the prompt, one of several copies of it, and one product with the Jacobians; else that of `sensitivity` of a logit.
 """
 
@@ -25,9 +25,9 @@ from ostools import mitigations
 from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.hooks.sites import is_closed
-from ostools.measure.jacobian.certificate import ADDS_UP, held_last_tokens, require_adds_up
+from ostools.measure.jacobian.certificate import ADDS_UP, last_tokens, require_adds_up
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
-from ostools.measure.jacobian.linearise import LINEARISATIONS, differentiated
+from ostools.measure.jacobian.linearise import FROZEN_PARTS, LINEARISATIONS, differentiated
 from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.measurement import measurement
@@ -148,7 +148,7 @@ def _parts(
     output = Output.of(model, target_id)
     output.check(model, logits, start.y)
     options = JacobianOptions([linearisation], [0], "exact", COTANGENTS, None, 0, output)
-    run = LinearisationRun(model, start, linearisation, options)
+    run = LinearisationRun(model, start, options)
     make = _complete_parts if linearisation == _COMPLETE else _gradient_parts
     parts, account = make(run, target_id, logit)
     return parts, {"logit": target_id, "logit_value": logit, "soft_cap": cap, **account}
@@ -160,13 +160,14 @@ def _complete_parts(
     """Parts of the tokens and of the biases, whose sum and three of which are checked."""
     model, embedded = run.model, run.start.embedded
     row, constant = output_row(model, target_id, embedded[-1])
-    with run.linearised(run.planned()[1]) as linear:
+    with run.linearised(run.planned()[1]) as (linear, held):
         of_tokens = (linear.pull(row[None])[0].double() * embedded.double()).sum(-1)
-    # The token with the largest part, the first, and the middle one.
-    checked_positions = list(dict.fromkeys([int(of_tokens.abs().argmax()), 0, len(of_tokens) // 2]))
-    total_output, bias, *without = (
-        row.double() @ _detached_outputs(model, embedded, checked_positions).double().T
-    ).tolist()
+        linear.release()
+        # The token with the largest part, the first, and the middle one.
+        checked_positions = list(dict.fromkeys([int(of_tokens.abs().argmax()), 0, len(of_tokens) // 2]))
+        ablated = _ablated(embedded, checked_positions)
+        y = last_tokens(model, ablated, held, [FROZEN_PARTS[_COMPLETE]] * len(ablated))
+    total_output, bias, *without = (row.double() @ y.double().T).tolist()
     parts = torch.cat([of_tokens.cpu(), torch.tensor([bias + constant], dtype=torch.float64)])
     total, cap = float(parts.sum()), soft_cap(model)
     capped = total if cap is None else cap * float(torch.tensor(total / cap, dtype=torch.float64).tanh())
@@ -193,15 +194,13 @@ def _gradient_parts(
     return torch.cat([parts, torch.tensor([remainder], dtype=torch.float64)]), {"adds_up_within": error, **account}
 
 
-def _detached_outputs(
-    model: TransformerBridge, embedded: Float[Tensor, "pos d_model"], without: list[int]
-) -> Float[Tensor, "row d_model"]:
-    """y_n of the network held at this prompt: of the prompt, of v = 0, and with v_i = 0 for each i of `without`."""
+def _ablated(embedded: Float[Tensor, "pos d_model"], without: list[int]) -> Float[Tensor, "row pos d_model"]:
+    """The prompt, v = 0, and the prompt with v_i = 0 for each i of `without`."""
     ablated = embedded.repeat(2 + len(without), 1, 1)
     ablated[1] = 0.0
     for index, place in enumerate(without, start=2):
         ablated[index, place] = 0.0
-    return held_last_tokens(model, embedded, ablated, _COMPLETE)
+    return ablated
 
 
 def _table(tokens: Prompt, parts: Float[Tensor, " part"], linearisation: str) -> pd.DataFrame:

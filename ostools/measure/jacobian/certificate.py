@@ -8,10 +8,11 @@ holds them. No derivative is taken, so that an error in autograd, in a backward 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -20,6 +21,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.hooks.freeze import HeldParts, Holding
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, BasePoint
@@ -69,56 +71,91 @@ class Certificate:
     passes: int
 
 
-def certify(
-    model: TransformerBridge,
-    embedded: Float[Tensor, "pos d_model"],
-    linearisation: str,
-    base: BasePoint,
-    parts: Parts,
-    outputs: Float[Tensor, "out d_model"] | None = None,
-) -> Certificate:
-    """Compare sum_i J_i t_i at `base` with finite differences; `InputError` where they differ.
+class Claim(NamedTuple):
+    """What the Jacobians of one linearisation say of the steps t_i of all tokens, to be held against the network.
 
-    `parts`: t -> J_i t_i; with `outputs` = W t -> W J_i t_i, and the differences are of W y_n. Raises `InputError` too where
-    rounding and truncation leave an error bar above a tenth of the sum, so that a difference says nothing.
-    Cost: 2 forward passes from that layer on, in one batch, and one where the linearisation holds something; 8 more (4 in
-    float64) where these do not decide.
+    `parts`: W J_i t_i; `homogeneous`: sum_i W J_i v_i; `gain`: size of W over that of y_n, as its rounding grows with it: a sum
+    like w^T y may be far smaller than what is added. Without `outputs` W is the identity.
     """
-    layer, stream, y = base.layer, base.stream, base.y.double()
-    field = _field(stream, parts)
-    token_parts = parts(field).double()
+
+    field: Float[Tensor, "pos d_model"]
+    parts: Float[Tensor, "pos d_out"]
+    homogeneous: Float[Tensor, " d_out"]
+    outputs: Float[Tensor, "out d_model"] | None
+
+    @classmethod
+    def of(cls, base: BasePoint, products: Parts, outputs: Float[Tensor, "out d_model"] | None = None) -> Claim:
+        """What `products`, t -> W J_i t_i, say at `base`."""
+        field = _field(base.stream, products)
+        widened = None if outputs is None else outputs.double()
+        return cls(field, products(field).double(), products(base.stream).double().sum(0), widened)
+
+    @property
+    def gain(self) -> float:
+        return 1.0 if self.outputs is None else float(self.outputs.norm()) / self.outputs.shape[-1] ** 0.5
+
+    def output(self, y: Float[Tensor, "*row d_model"]) -> Float[Tensor, "*row d_out"]:
+        """W y, in float64."""
+        return y.double() if self.outputs is None else y.double() @ self.outputs.T
+
+
+class _Slopes(NamedTuple):
+    """Central differences by step; the curvature of the last one, and the rounding of what is subtracted."""
+
+    by_step: dict[float, Float[Tensor, " d_out"]]
+    curvature: float
+    rounding: float
+
+
+def certify(
+    model: TransformerBridge, held: Holding, base: BasePoint, claims: Mapping[str, Claim]
+) -> dict[str, Certificate]:
+    """Compare what each linearisation claims at `base` with finite differences of the network; `InputError` where they differ.
+
+    `held`: of the block in which the prompt was linearised. Raises `InputError` too where rounding and truncation leave an
+    error bar above a tenth of the sum, so that a difference says nothing.
+    Cost: 2 moved prompts for each linearisation from that layer on, all in one batch; 8 more (4 in float64) of those for which
+    these do not decide.
+    """
+    dtype = base.stream.dtype
+    first = _FIRST_STEP[dtype]
+    slopes = _slopes(model, held, base, claims, [first])
+    bars: dict[str, tuple[Float[Tensor, " d_out"], float]] = {}
+    for name, claim in claims.items():
+        difference, size = slopes[name].by_step[first], float(claim.parts.norm())
+        # The terms of odd and even order are taken to fall alike: what the h^2 term is off is the square of what the h term is.
+        bar = slopes[name].curvature ** 2 / max(size, 1e-300) + slopes[name].rounding / first
+        if bar < _SHARP * size and _error(claim, difference) <= bar + _TOLERANCE[dtype] * size:
+            bars[name] = difference, bar
+    unsure = {name: claim for name, claim in claims.items() if name not in bars}
+    if unsure:
+        more = _slopes(model, held, base, unsure, [step for step in _STEPS[dtype] if step != first])
+        for name in unsure:
+            by_step = slopes[name].by_step | more[name].by_step
+            bars[name] = _difference({step: by_step[step] for step in _STEPS[dtype]}, more[name].rounding)
+    return {
+        name: _certificate(name, claim, *bars[name], 2 * (len(_STEPS[dtype]) if name in unsure else 1))
+        for name, claim in claims.items()
+    }
+
+
+def _error(claim: Claim, difference: Float[Tensor, " d_out"]) -> float:
+    return float((difference - claim.parts.sum(0)).norm())
+
+
+def _certificate(
+    linearisation: str, claim: Claim, difference: Float[Tensor, " d_out"], bar: float, passes: int
+) -> Certificate:
+    """The certificate of a claim, from a difference and its error bar. Raises `InputError` where there is none."""
     # Over random directions |sum_i J_i t_i|^2 is sum_i |J_i t_i|^2 in the mean; the sum of a logit's, one number, may be small
     # by chance.
-    expected, size, dtype = token_parts.sum(0), float(token_parts.norm()), stream.dtype
-    # Size of W over that of y_n: a sum like w^T y may be far smaller than what is added; its rounding is not.
-    gain = 1.0 if outputs is None else float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
-    slopes: dict[float, Float[Tensor, " d_out"]] = {}
-
-    def move(steps: list[float]) -> tuple[float, float]:
-        """Add the slopes of these steps; the curvature of the last one, and the rounding of what is subtracted."""
-        moved = torch.cat([torch.stack([stream + step * field, stream - step * field]) for step in steps])
-        moved_y = held_last_tokens(model, embedded, moved, linearisation, layer).double()
-        rounding = ROUNDING[dtype] * float(moved_y.norm(dim=-1).max()) * gain
-        at, moved_y = (y, moved_y) if outputs is None else (y @ outputs.double().T, moved_y @ outputs.double().T)
-        for step, up, down in zip(steps, moved_y[0::2], moved_y[1::2], strict=True):
-            slopes[step] = (up - down) / (2 * step)
-        return float((moved_y[-2] + moved_y[-1] - 2 * at).norm()) / (2 * steps[-1]), rounding
-
-    first = _FIRST_STEP[dtype]
-    curvature, rounding = move([first])
-    # The terms of odd and even order are taken to fall alike: what the h^2 term is off is the square of what the h term is.
-    difference, bar = slopes[first], curvature**2 / max(size, 1e-300) + rounding / first
-    error = float((difference - expected).norm())
-    if not (bar < _SHARP * size and error <= bar + _TOLERANCE[dtype] * size):
-        _, rounding = move([step for step in _STEPS[dtype] if step != first])
-        difference, bar = _difference({step: slopes[step] for step in _STEPS[dtype]}, rounding)
-        error = float((difference - expected).norm())
+    error, size, dtype = _error(claim, difference), float(claim.parts.norm()), claim.field.dtype
     if not error <= 4 * bar + _TOLERANCE[dtype] * size:
-        what = "y_n" if outputs is None else "W y_n"
+        what = "y_n" if claim.outputs is None else "W y_n"
         raise InputError(
             f"the {linearisation} Jacobian failed its check: moving every token by a small random step moves {what} by "
-            f"{float(difference.norm()):.4g} a unit, J says {float(expected.norm()):.4g}, and they differ by {error:.2g} "
-            f"(error bar {bar:.2g}); its norms are not to be trusted"
+            f"{float(difference.norm()):.4g} a unit, J says {float(claim.parts.sum(0).norm()):.4g}, and they differ by "
+            f"{error:.2g} (error bar {bar:.2g}); its norms are not to be trusted"
         )
     if not bar < _INFORMATIVE * size:
         raise InputError(
@@ -126,7 +163,27 @@ def certify(
             f"{str(dtype).removeprefix('torch.')} (error bar {bar / size if size else 1:.0%}): load the model with "
             "dtype='float64'"
         )
-    return Certificate(error / size, _UNSEEN * (error + bar) / size, 2 * len(slopes))
+    return Certificate(error / size, _UNSEEN * (error + bar) / size, passes)
+
+
+def _slopes(
+    model: TransformerBridge, held: Holding, base: BasePoint, claims: Mapping[str, Claim], steps: Sequence[float]
+) -> dict[str, _Slopes]:
+    """Central differences of W y_n along each claim's field, of each step."""
+    signed_steps = [sign * step for step in steps for sign in (1, -1)]
+    moved = torch.stack([base.stream + step * claim.field for claim in claims.values() for step in signed_steps])
+    choices = [FROZEN_PARTS[name] for name in claims for _ in signed_steps]
+    y = last_tokens(model, moved, held, choices, base.layer)
+    slopes = {}
+    for (name, claim), moved_y in zip(claims.items(), y.split(len(signed_steps)), strict=True):
+        rounding = ROUNDING[y.dtype] * float(moved_y.norm(dim=-1).max()) * claim.gain
+        outputs = claim.output(moved_y)
+        by_step = {
+            step: (up - down) / (2 * step) for step, up, down in zip(steps, outputs[0::2], outputs[1::2], strict=True)
+        }
+        curvature = float((outputs[-2] + outputs[-1] - 2 * claim.output(base.y)).norm()) / (2 * steps[-1])
+        slopes[name] = _Slopes(by_step, curvature, rounding)
+    return slopes
 
 
 def _field(stream: Float[Tensor, "pos d_model"], parts: Parts) -> Float[Tensor, "pos d_model"]:
@@ -158,26 +215,17 @@ def _difference(
     return best, bar
 
 
-def certify_sum(
-    model: TransformerBridge,
-    embedded: Float[Tensor, "pos d_model"],
-    linearisation: str,
-    base: BasePoint,
-    parts: Parts,
-    outputs: Float[Tensor, "out d_model"] | None = None,
-) -> float:
+def certify_sum(model: TransformerBridge, held: Holding, base: BasePoint, linearisation: str, claim: Claim) -> float:
     """sum_i J_i v_i + bias terms = y_n, for a linearisation that holds all parts; the error, relative to what is added.
 
-    With `outputs` = W of W y_n. The bias terms are what the network, held at this prompt, makes of v = 0. Raises `InputError`
-    where they do not add up within the rounding of the dtype. Cost: 2 forward passes.
+    The bias terms are what the network, held at this prompt, makes of v = 0. Raises `InputError` where they do not add up
+    within the rounding of the dtype. Cost: one forward pass.
     """
-    bias = held_last_tokens(model, embedded, torch.zeros_like(embedded)[None], linearisation, base.layer)[0].double()
-    y = base.y.double()
-    if outputs is not None:
-        bias, y = outputs.double() @ bias, outputs.double() @ y
-    total = parts(base.stream).double().sum(0)
+    none = torch.zeros_like(base.stream)[None]
+    bias = claim.output(last_tokens(model, none, held, [FROZEN_PARTS[linearisation]], base.layer)[0])
+    y, total = claim.output(base.y), claim.homogeneous
     error = float((total + bias - y).norm() / (total.norm() + bias.norm() + y.norm()))
-    require_adds_up(error, ADDS_UP[embedded.dtype], "sum_i J_i v_i + bias terms", "y_n")
+    require_adds_up(error, ADDS_UP[none.dtype], "sum_i J_i v_i + bias terms", "y_n")
     return error
 
 
@@ -207,23 +255,21 @@ def _imposed(
     return attached([(points(model, name, [block])[block], lambda _: stream, Order.OBSERVE)])
 
 
-def held_last_tokens(
+def last_tokens(
     model: TransformerBridge,
-    embedded: Float[Tensor, "pos d_model"],
     streams: Float[Tensor, "row pos d_model"],
-    linearisation: str,
+    held: Holding | None = None,
+    choices: Sequence[HeldParts] = (),
     layer: int = 0,
 ) -> Float[Tensor, "row d_model"]:
-    """y_n from every moved v^(layer); what the linearisation holds is held at the values of the prompt itself."""
-    frozen_parts = FROZEN_PARTS[linearisation]
-    held_context = hooks.hold_first_pass(model, frozen_parts.attention, frozen_parts.norms, frozen_parts.activations)
-    rows_at_once = max(1, _SQUARES // (int(model.cfg.n_heads) * len(embedded) ** 2))
+    """y_n from every moved v^(layer). Of `held`, each row's choice is held at the values of the prompt itself."""
+    rows_at_once = max(1, _SQUARES // (int(model.cfg.n_heads) * streams.shape[1] ** 2))
     last_rows = []
-    with torch.no_grad(), held_context, hooks.capture(model, "final_norm") as record:
-        if frozen_parts.any:
-            run_from(model, embedded[None], logits_to_keep=no_logits(model))
-        for part in streams.split(rows_at_once):
-            with _imposed(model, layer, part):
+    with torch.no_grad(), hooks.capture(model, "final_norm") as record:
+        for start in range(0, len(streams), rows_at_once):
+            part = streams[start : start + rows_at_once]
+            imposing = held.imposing(choices[start : start + rows_at_once]) if held else nullcontext()
+            with imposing, _imposed(model, layer, part):
                 run_from(model, part, min(layer, int(model.cfg.n_layers) - 1), no_logits(model))
             last_rows.append(record["final_norm"][:, -1])
     return torch.cat(last_rows)

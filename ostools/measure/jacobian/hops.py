@@ -27,6 +27,7 @@ from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.register import Order, attached, with_input
 from ostools.hooks.sites import points, require_open
+from ostools.measure.jacobian.certificate import Claim
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
 from ostools.measure.jacobian.linearise import Cotangents, Linearised, differentiated, vjp
 from ostools.measure.jacobian.memory import sensitivity_memory
@@ -143,15 +144,14 @@ def hops(
         _require_known_edits(work)
         start = Start.of(work, tokens.ids)
         options = JacobianOptions(["frozen"], [0], "sketch", cotangents, None, seed)
-        run = LinearisationRun(work, start, "frozen", options)
+        run = LinearisationRun(work, start, options)
         generator = torch.Generator().manual_seed(seed)
         directions = orthonormal_rows(cotangents, int(work.cfg.d_model), generator).to(start.embedded)
-        with run.linearised(replace(run.planned()[1], whole=False)) as linear:
+        with run.linearised(replace(run.planned()[1], whole=False)) as (linear, held):
             tracks = _tracks(work, linear, directions, most, progress)
-            base = linear.base
-        jacobian_rows = tracks[-1].transpose(0, 1)
-        frobenius = jacobian_rows.double().norm(dim=(1, 2))
-        account = run.checked(base, frobenius, token_products(jacobian_rows), directions)
+            base, jacobian_rows = linear.base, tracks[-1].transpose(0, 1)
+            claim = Claim.of(base, token_products(jacobian_rows), directions)
+            account = run.checked(held, base, {"frozen": (jacobian_rows.double().norm(dim=(1, 2)), claim)})["frozen"]
     settings = {"most": most, "cotangents": cotangents, "seed": seed, **account}
     return Hops(_table(tokens, tracks), replace(provenance, parameters={**provenance.parameters, **settings}))
 

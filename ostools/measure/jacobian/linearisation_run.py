@@ -1,4 +1,4 @@
-"""The linearisations of one prompt, each stage by stage: linearise, measure, certify."""
+"""The linearisations of one prompt, stage by stage: linearise all in one pass, measure each, certify all together."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ostools.ground.errors import InputError
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, part_of, tell
+from ostools.hooks.freeze import Holding
 from ostools.measure.jacobian import norms as jacobian_norms
-from ostools.measure.jacobian.certificate import Parts, certify, certify_sum, require_same_logits
-from ostools.measure.jacobian.linearise import FROZEN_PARTS, BasePoint, Cotangents, Linearised, linearised
+from ostools.measure.jacobian.certificate import Claim, certify, certify_sum, require_same_logits
+from ostools.measure.jacobian.linearise import FROZEN_PARTS, BasePoint, Linearised, linearised
 from ostools.measure.jacobian.memory import MemoryPlan, fits, plan
 from ostools.measure.jacobian.norms import (
     ACCURACY,
     CONFIDENCE,
-    Jacobians,
     MethodChoice,
     choose_method,
     most_rows,
@@ -99,48 +99,50 @@ def measured(
     model: TransformerBridge, prompt: Prompt, options: JacobianOptions, progress: Progress | None
 ) -> dict[str, MeasuredNorms]:
     """The norms of one prompt, by linearisation."""
-    names, norms_by_name = options.names, {}
     with strips_where_long(model, len(prompt.ids)):
         start = Start.of(model, prompt.ids)
         if options.output is not None:
             options.output.check(model, start.logits[-1], start.y)
-        for index, name in enumerate(names):
-            name_progress = part_of(progress, index, index + 1, len(names), units=100)
-            norms_by_name[name] = LinearisationRun(model, start, name, options).measured(name_progress)
-    return norms_by_name
+        return LinearisationRun(model, start, options).measured(progress)
 
 
 @dataclass(frozen=True)
 class LinearisationRun:
-    """d y_n / d v_i^(l) at every layer l and token i that is asked for, with what the linearisation `name` holds constant."""
+    """d y_n / d v_i^(l) at every layer l and token i that is asked for, under each linearisation of the options."""
 
     model: TransformerBridge
     start: Start
-    name: str
     options: JacobianOptions
 
-    def measured(self, progress: Progress | None) -> MeasuredNorms:
+    def measured(self, progress: Progress | None) -> dict[str, MeasuredNorms]:
         """Linearise, take the norms, certify them. Raises `InputError` where a check fails."""
         method, memory_plan = self.planned()
-        account: dict[str, Any] = {"reason": method.reason, "plan": str(memory_plan)}
-        if method.method == "exact":
-            base, rows = self._exact(memory_plan, progress)
-            norms = (norm.cpu() for norm in jacobian_norms.exact_norms(rows, rows.device))
-            columns: Columns = dict(zip(NORMS, [norm for norm in norms for _ in range(3)], strict=True))
-            outputs = None if self.options.output is None else self.options.output.row[None]
-        else:
-            base, rows, outputs, columns, reached_accuracy = self._sketched(method.method, memory_plan)
-            account |= reached_accuracy
-        account |= self.checked(base, columns["frobenius_norm"], jacobian_norms.token_products(rows), outputs)
+        names, taken = self.options.names, dict[str, tuple[Columns, Claim, dict[str, Any]]]()
+        with self.linearised(memory_plan) as (linear, held):
+            for index, name in enumerate(names):
+                held.follow(FROZEN_PARTS[name])
+                name_progress = part_of(progress, index, index + 1, len(names), units=100)
+                taken[name] = self._taken(method.method, linear, name_progress)
+            base = linear.base
+            linear.release()
+            claims = {name: (columns["frobenius_norm"], claim) for name, (columns, claim, _) in taken.items()}
+            checks = self.checked(held, base, claims)
         tell(progress, 1, 1)
-        return MeasuredNorms(columns, method.method, account)
+        account = {"reason": method.reason, "plan": str(memory_plan)}
+        return {
+            name: MeasuredNorms(columns, method.method, {**account, **reached, **checks[name]})
+            for name, (columns, _, reached) in taken.items()
+        }
 
     def gradient(self) -> tuple[Float[Tensor, "place d_model"], dict[str, Any]]:
-        """w^T J_i at every place, for the output of the options; and how it was checked."""
-        assert self.options.output is not None
-        base, rows = self._exact(self.planned()[1], None)
-        products, frobenius = jacobian_norms.token_products(rows), rows.double().norm(dim=(1, 2))
-        return rows[:, 0], self.checked(base, frobenius, products, self.options.output.row[None])
+        """w^T J_i at every place, for the output of the options, under their one linearisation; and how it was checked."""
+        (name,), output = self.options.names, self.options.output
+        assert output is not None
+        with self.linearised(self.planned()[1]) as (linear, held):
+            rows, base = jacobian_norms.exact_jacobians(linear, self.start.embedded, logit=output.row), linear.base
+            linear.release()
+            claim = Claim.of(base, jacobian_norms.token_products(rows), output.row[None])
+            return rows[:, 0], self.checked(held, base, {name: (rows.double().norm(dim=(1, 2)), claim)})[name]
 
     def planned(self) -> tuple[MethodChoice, MemoryPlan]:
         """The method, why, and the way through the memory."""
@@ -156,49 +158,56 @@ class LinearisationRun:
         return method, plan(*size, max_memory=limit, rows=rows)
 
     @contextmanager
-    def linearised(self, memory_plan: MemoryPlan) -> Iterator[Linearised]:
+    def linearised(self, memory_plan: MemoryPlan) -> Iterator[tuple[Linearised, Holding]]:
         """After proving that what is held, and a start at v^(0), leave the logits as they are."""
-        where = self.model, self.start.embedded, self.name, self.options.layers
+        where = self.model, self.start.embedded, self.options.names, self.options.layers
         how = {"chunk": memory_plan.chunk, "whole": memory_plan.whole}
-        with held_choices(self.model, self.start.choices), linearised(*where, **how) as linear:
-            require_same_logits(self.start.logits, linear.logits, self.name)
-            yield linear
+        with held_choices(self.model, self.start.choices), linearised(*where, **how) as (linear, held):
+            require_same_logits(self.start.logits, linear.logits, " and ".join(self.options.names))
+            yield linear, held
 
-    def _exact(self, memory_plan: MemoryPlan, progress: Progress | None) -> tuple[BasePoint, Jacobians]:
-        logit = None if self.options.output is None else self.options.output.row
-        with self.linearised(memory_plan) as linear:
-            return linear.base, jacobian_norms.exact_jacobians(linear, self.start.embedded, progress, logit)
-
-    def _sketched(
-        self, method: str, memory_plan: MemoryPlan
-    ) -> tuple[BasePoint, Jacobians, Cotangents, Columns, dict[str, Any]]:
-        """The first rows and their cotangents; the norms estimated; `SketchedNorms.account`."""
-        options, like = self.options, self.start.embedded
+    def _taken(
+        self, method: str, linear: Linearised, progress: Progress | None
+    ) -> tuple[Columns, Claim, dict[str, Any]]:
+        """The norms of the linearisation that is followed, what its Jacobians claim, and `SketchedNorms.account`."""
+        options, like, base = self.options, self.start.embedded, linear.base
+        if method == "exact":
+            output = None if options.output is None else options.output.row
+            rows = jacobian_norms.exact_jacobians(linear, like, progress, output)
+            norms = (norm.cpu() for norm in jacobian_norms.exact_norms(rows, rows.device))
+            columns = dict(zip(NORMS, [norm for norm in norms for _ in range(3)], strict=True))
+            claim = Claim.of(base, jacobian_norms.token_products(rows), None if output is None else output[None])
+            return columns, claim, {}
         cotangents = None if method == "estimate" else options.cotangents
         generator = torch.Generator().manual_seed(options.seed)
-        with self.linearised(memory_plan) as linear:
-            accuracy = {"accuracy": options.accuracy, "confidence": CONFIDENCE}
-            norms = sketched(linear, like, generator, cotangents=cotangents, **accuracy)
-            base = linear.base
+        accuracy = {"accuracy": options.accuracy, "confidence": CONFIDENCE}
+        sketch = sketched(linear, like, generator, cotangents=cotangents, **accuracy)
         # ||J||_2 <= ||J||_F: the upper end of the one holds for the other.
-        operator = (torch.full_like(norms.frobenius, float("nan")), norms.operator_lower, norms.frobenius_upper)
-        frobenius = (norms.frobenius, norms.frobenius_lower, norms.frobenius_upper)
-        columns = dict(zip(NORMS, operator + frobenius, strict=True))
-        return base, norms.rows, norms.cotangents.to(like.device), columns, norms.account
+        operator = (torch.full_like(sketch.frobenius, float("nan")), sketch.operator_lower, sketch.frobenius_upper)
+        frobenius = (sketch.frobenius, sketch.frobenius_lower, sketch.frobenius_upper)
+        claim = Claim.of(base, jacobian_norms.token_products(sketch.rows), sketch.cotangents.to(like.device))
+        return dict(zip(NORMS, operator + frobenius, strict=True)), claim, sketch.account
 
     def checked(
-        self, base: BasePoint, frobenius: PerPlace, parts: Parts, outputs: Float[Tensor, "out d_model"] | None
-    ) -> dict[str, Any]:
-        """Every check of the Jacobian, and the account of it. Raises `InputError` where one fails."""
-        _require_sound(frobenius, self.name)
-        checked = self.model, self.start.embedded, self.name, base, parts, outputs
-        with held_choices(self.model, self.start.choices):
-            account: dict[str, Any] = {"certificate": asdict(certify(*checked))}
-        if FROZEN_PARTS[self.name].all:
-            account["adds_up_within"] = certify_sum(*checked)
-        if self.start.choices is not None:
-            account["experts"] = self.start.choices.account
-        return account
+        self, held: Holding, base: BasePoint, measured: Mapping[str, tuple[PerPlace, Claim]]
+    ) -> dict[str, dict[str, Any]]:
+        """Every check of the Jacobians of each linearisation, and the account of it. Raises `InputError` where one fails.
+
+        `measured`: the Frobenius norms, and what the Jacobians claim. Within the block in which they were linearised.
+        """
+        for name, (frobenius, _) in measured.items():
+            _require_sound(frobenius, name)
+        claims = {name: claim for name, (_, claim) in measured.items()}
+        accounts: dict[str, dict[str, Any]] = {
+            name: {"certificate": asdict(certificate)}
+            for name, certificate in certify(self.model, held, base, claims).items()
+        }
+        for name, account in accounts.items():
+            if all(FROZEN_PARTS[name]):
+                account["adds_up_within"] = certify_sum(self.model, held, base, name, claims[name])
+            if self.start.choices is not None:
+                account["experts"] = self.start.choices.account
+        return accounts
 
 
 def _require_sound(frobenius: PerPlace, linearisation: str) -> None:

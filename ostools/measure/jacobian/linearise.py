@@ -2,16 +2,16 @@
 
     J_i^(l) = d y_n / d v_i^(l)
 
-One pass over the prompt starts at v^(0), with what the linearisation holds constant held by hooks (`hooks.frozen`). Its graph
-gives every v^(l). A batch of cotangents goes back through it together: the prompt is there once, whatever the number of rows.
+One pass over the prompt starts at v^(0), with what a linearisation holds constant held by hooks (`hooks.freeze.holding`).
+Its graph gives every v^(l), and serves several linearisations, one after the other. A batch of cotangents goes back through
+it together: the prompt is there once, whatever the number of rows.
 Of a long prompt the pass keeps no graph. Each block runs again when the rows have come back to it: one block's graph at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -24,49 +24,22 @@ from transformers.cache_utils import Cache
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.progress import Progress, tell
+from ostools.hooks.freeze import HeldParts, Holding, holding
 from ostools.hooks.register import before_modules
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, run_from, true_arithmetic
 
-
-@dataclass(frozen=True)
-class FrozenParts:
-    """Whether attention patterns, norm scales and the activations of MLPs are constants of the derivative."""
-
-    attention: bool
-    norms: bool
-    activations: bool = False
-
-    @property
-    def any(self) -> bool:
-        return self.attention or self.norms or self.activations
-
-    @property
-    def all(self) -> bool:
-        """The network is then linear in its embeddings, but for its biases."""
-        return self.attention and self.norms and self.activations
-
-
-FROZEN_PARTS: Mapping[str, FrozenParts] = {
-    "full": FrozenParts(attention=False, norms=False),
-    "frozen": FrozenParts(attention=True, norms=True),
-    "frozen-attention": FrozenParts(attention=True, norms=False),
-    "frozen-norm": FrozenParts(attention=False, norms=True),
-    "detached": FrozenParts(attention=True, norms=True, activations=True),
+FROZEN_PARTS: Mapping[str, HeldParts] = {
+    "full": HeldParts(),
+    "frozen": HeldParts(attention=True, norms=True),
+    "frozen-attention": HeldParts(attention=True),
+    "frozen-norm": HeldParts(norms=True),
+    "detached": HeldParts(attention=True, norms=True, activations=True),
 }
+"""What each linearisation holds constant. Where it is all of it the network is linear in its embeddings, but for its biases."""
 LINEARISATIONS = tuple(FROZEN_PARTS)
 DEFAULT_LINEARISATIONS = ("full", "frozen")
 """What is measured of a model whose blocks are known inside, where nothing is asked for."""
-
-
-def freezing(model: TransformerBridge, linearisation: str) -> AbstractContextManager[None]:
-    """The context in which a forward pass has that linearisation."""
-    frozen_parts = FROZEN_PARTS[linearisation]
-    return (
-        hooks.frozen(model, frozen_parts.attention, frozen_parts.norms, frozen_parts.activations)
-        if frozen_parts.any
-        else nullcontext()
-    )
 
 
 @contextmanager
@@ -148,9 +121,10 @@ class Linearised:
         layer = min(self.layers)
         return BasePoint(layer, self._streams[layer][0].detach(), self._y.detach())
 
-    @property
-    def places(self) -> int:
-        return self.pos * len(self.layers)
+    def release(self) -> None:
+        """Let the graph go, and its memory: nothing can be pulled any more."""
+        del self._streams, self._y
+        self._calls.clear()
 
     def pull(self, cotangents: Cotangents, progress: Progress | None = None) -> Tangents:
         """g^T J_i for every row g and place i. In memory the places lie before the rows. The caller may write to it."""
@@ -255,15 +229,18 @@ def vjp(
 def linearised(
     model: TransformerBridge,
     embedded: Float[Tensor, "pos d_model"],
-    linearisation: str,
+    linearisations: Sequence[str],
     layers: Sequence[int] = (0,),
     *,
     chunk: int | None = None,
     whole: bool = True,
-) -> Iterator[Linearised]:
-    """The model linearised at a prompt; it can be pulled within the block."""
-    with freezing(model, linearisation):
-        yield Linearised(model, embedded, layers, chunk=chunk, whole=whole)
+) -> Iterator[tuple[Linearised, Holding]]:
+    """The model linearised at a prompt, and what holds parts of it; it can be pulled within the block.
+
+    One graph serves all `linearisations`: `Holding.follow` says whose derivative a pull gives, at first that of the first one.
+    """
+    with holding(model, [FROZEN_PARTS[name] for name in linearisations]) as held:
+        yield Linearised(model, embedded, layers, chunk=chunk, whole=whole), held
 
 
 def _uncached(value: Any) -> Any:

@@ -78,9 +78,9 @@ def plan(shape: Shape, pos: int, layers: int, *, max_memory: int, rows: int | No
 
 
 def graph_bytes(shape: Shape, pos: int) -> int:
-    """Bytes that autograd keeps of one prompt: about three squares a head and layer, ten vectors a token, the slopes of the
-    MLP."""
-    of_layer = 3 * shape.n_heads * pos + 10 * shape.d_model + 4 * shape.d_mlp
+    """Bytes that autograd keeps of one prompt: about three squares a head and layer, 16 vectors a token (6 of them the
+    norms as held ones), the slopes of the MLP."""
+    of_layer = 3 * shape.n_heads * pos + 16 * shape.d_model + 4 * shape.d_mlp
     return pos * shape.n_layers * of_layer * shape.element
 
 
@@ -101,13 +101,13 @@ def _forecast(shape: Shape, pos: int, layers: int, rows: int | None, chunk: int,
     places = pos * layers
     # Of the exact Jacobians their squares, some tokens at a time; of a sketch the Gram matrices of all tokens in float64.
     norms = min(3 * places * d_model**2 * element, 3 * NORM_BUDGET) if rows is None else 3 * places * rows**2 * 8
-    # Held patterns are one a layer, or of a long prompt its queries and keys.
+    # Held patterns are one a layer, or of a long prompt its queries and keys; a graph has them anyway.
     held = n_layers * (square if size is None else 2 * head_vectors)
-    check = 6 * square + mask + 2 * (6 * vectors + 3 * pos * shape.d_mlp) + held + cast
+    check = 12 * square + mask + 4 * (6 * vectors + 3 * pos * shape.d_mlp) + held + cast
     return MemoryPlan(
         chunk=chunk,
         whole=whole,
-        graph=(kept + back + square + mask + cast + (0 if whole else rows or d_model) * vectors) * element,
+        graph=(kept + back + square + mask + cast + (0 if whole else (rows or d_model) * vectors + held)) * element,
         rows=places * (rows or d_model) * d_model * element,
         norms=norms,
         check=check * element,

@@ -269,7 +269,7 @@ def jacobian(
     model: TransformerBridge,
     embedded: Float[Tensor, "pos d_model"],
     *,
-    freeze: AbstractContextManager[None] | None = None,
+    freeze: AbstractContextManager[object] | None = None,
     progress: Progress | None = None,
 ) -> Float[Tensor, "pos d_out d_model"]:
     """J_i = d y_n / d v_i^(0) for every position i, by autograd. Row k of J_i is the gradient of component k of y_n.

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.measure.jacobian.certificate import held_last_tokens
-from ostools.measure.jacobian.linearise import linearised
+from ostools.measure.jacobian.certificate import last_tokens
+from ostools.measure.jacobian.linearise import FROZEN_PARTS, linearised
 from ostools.measure.passes.contexts import true_arithmetic
 
 
@@ -18,7 +18,7 @@ def by_rows(
     """All rows, seven at a time."""
     with true_arithmetic(model):
         embedded = model.input_to_embed(ids[None])[0][0].detach()
-        with linearised(model, embedded, linearisation, chunk=7, whole=whole) as linear:
+        with linearised(model, embedded, [linearisation], chunk=7, whole=whole) as (linear, _):
             return linear.pull(torch.eye(embedded.shape[-1]).to(embedded)).transpose(0, 1)
 
 
@@ -30,7 +30,8 @@ def by_differences(
         embedded = model.input_to_embed(ids[None])[0][0].detach()
         step = 1e-5 * float(embedded.norm() / direction.norm())
         moved = torch.stack([embedded + step * direction, embedded - step * direction])
-        up, down = held_last_tokens(model, embedded, moved, linearisation)
+        with linearised(model, embedded, [linearisation], whole=False) as (_, held):
+            up, down = last_tokens(model, moved, held, [FROZEN_PARTS[linearisation]] * 2)
     return (up - down) / (2 * step)
 
 

@@ -14,6 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
+from ostools.hooks.freeze import HeldParts, Holding
 from ostools.measure.jacobian import certificate as certificate_module
 from ostools.measure.jacobian import linearise, memory
 from ostools.measure.jacobian import norms as exact
@@ -45,11 +46,13 @@ def test_the_certificate_covers_a_wrong_jacobian_that_one_direction_hardly_sees(
         linear = Linearised(model, embedded)
         rows = exact.exact_jacobians(linear, embedded)
         steps = embedded.norm(dim=-1) * certificate_module._evened(exact.token_products(rows)(embedded))
+        held = Holding([HeldParts()])
         for _ in range(60):
             left, right = (torch.randn(size, generator=generator, dtype=torch.float64) for size in rows.shape[1:])
             wrong = 1e-6 * torch.outer(left / left.norm(), right / right.norm()) * rows[-1].norm()
             parts = exact.token_products(torch.cat([rows[:-1], rows[-1:] + wrong]))
-            certificate = certificate_module.certify(model, embedded, "full", linear.base, parts)
+            claim = certificate_module.Claim.of(linear.base, parts)
+            certificate = certificate_module.certify(model, held, linear.base, {"full": claim})["full"]
             share = float(steps[-1] * wrong.norm()) / float((steps[:, None, None] * rows).norm())
             covered.append(certificate.within >= share)
             seen.append(certificate.within / certificate_module._UNSEEN >= share)
@@ -160,7 +163,12 @@ def held_too_much(**parts: bool) -> Callable[[TransformerBridge, pytest.MonkeyPa
     """Another linearisation than the one that is asked for."""
 
     def plant(model: TransformerBridge, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(linearise, "freezing", lambda model, _: hooks.frozen(model, **parts))
+        class Held(Linearised):
+            def __init__(self, *args: Any, **settings: Any) -> None:
+                with hooks.frozen(model, **parts):
+                    super().__init__(*args, **settings)
+
+        monkeypatch.setattr(linearise, "Linearised", Held)
 
     return plant
 
@@ -190,6 +198,36 @@ def test_a_wrong_derivative_is_refused(
     WRONG[plant](model, monkeypatch)
     with pytest.raises(ost.InputError, match="the full Jacobian failed its check"):
         ost.sensitivity(model, prompt_of(model), linearisations=["full"], layers=layers, method=method)
+
+
+@pytest.mark.parametrize("method", ["exact", "sketch"])
+def test_a_graph_that_goes_on_with_another_linearisation_is_refused(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One graph serves all: where it stays with the first, the second has the first one's numbers."""
+    model = tiny_model("gemma", seed=3, scale=1.5, dtype=torch.float64)
+    monkeypatch.setattr(Holding, "follow", lambda self, choice: None)
+    for names, wrong in ((["full", "frozen"], "frozen"), (["frozen-norm", "full"], "full")):
+        with pytest.raises(ost.InputError, match=f"the {wrong} Jacobian failed its check"):
+            ost.sensitivity(model, prompt_of(model), linearisations=names, method=method)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("family", ["gemma3", "gpt2", "neox"])
+def test_together_linearisations_have_the_numbers_that_each_has_alone(
+    family: str, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One graph and one batch of moved prompts, and the norms of a graph each, which holds its own parts by `hooks.frozen`."""
+    monkeypatch.setattr(memory, "_WHOLE", 1 << 30 if whole else 0)
+    model = tiny_model(family, seed=4, dtype=torch.float64)
+    how: Any = {"layers": [0, 1], "method": "exact"}
+    together = ost.sensitivity(model, prompt_of(model), linearisations=LINEARISATIONS, **how)
+    for name in LINEARISATIONS:
+        alone = ost.sensitivity(model, prompt_of(model), linearisations=[name], **how)
+        frame: Any = together.frame
+        rows = frame[frame["linearisation"] == name]
+        np.testing.assert_allclose(rows["operator_norm"], alone.frame["operator_norm"], rtol=1e-10)
+        assert runs(together)[name]["certificate"]["passes"] == runs(alone)[name]["certificate"]["passes"]
 
 
 def test_the_prompt_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
