@@ -16,10 +16,10 @@ from itertools import pairwise
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, BasePoint
