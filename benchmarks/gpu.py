@@ -33,7 +33,7 @@ from benchmarks.shapes import random_model, write_shape
 from ostools.hooks import HookError
 from ostools.measure.answers.answers import answers
 from ostools.measure.jacobian.linearise import LINEARISATIONS
-from ostools.models.load import resolve_device
+from ostools.models.devices import resolve_device
 from ostools.models.shape import Shape
 from ostools.results import Provenance, write_atomically
 

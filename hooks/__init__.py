@@ -4,16 +4,6 @@
 leave nothing behind. Where one of them would silently do nothing, it raises.
 """
 
-# ruff: noqa: E402
-from transformers.utils import logging as _transformers_logging
-
-# TransformerLens 4.3 sets transformers' log level to ERROR for the whole process when it is imported
-# (model_bridge/sources/transformers/source.py). The level is the user's: it is put back.
-_level = _transformers_logging.get_verbosity()
-import transformer_lens.model_bridge  # noqa: F401
-
-_transformers_logging.set_verbosity(_level)
-
 from ostools.ground.names import UPCAST_PARTS
 from ostools.hooks.capture import Record, capture, head_outputs
 from ostools.hooks.edit import ablate_edges, ablate_heads, mask_scores, replace_pattern, scale_scores

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import nearest
+from ostools.ground.lens import TransformerBridge
 from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import Order, attached

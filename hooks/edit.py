@@ -13,9 +13,9 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import short_repr
+from ostools.ground.lens import TransformerBridge
 from ostools.hooks.capture import capture
 from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
-from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import HookBody, Order, Placement, attached, with_input

@@ -15,10 +15,9 @@ from typing import NamedTuple, TypeAlias
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import nearest
+from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import HookBody, Order, attached

@@ -17,9 +17,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from transformer_lens.model_bridge import TransformerBridge
-
 from ostools.ground.arguments import checked_arguments
+from ostools.ground.lens import TransformerBridge
 from ostools.hooks.errors import HookError
 from ostools.hooks.register import remove_hooks
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import nearest, short_repr
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import UPCAST_PARTS
 from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block

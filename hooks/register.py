@@ -19,15 +19,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 from torch.nn.modules import module as torch_module
-from transformer_lens.hook_points import HookPoint
-from transformer_lens.model_bridge import TransformerBridge
-from transformers.utils import output_capturing
 
 from ostools.ground.arguments import checked_arguments
+from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.hooks.errors import HookError
 
 HookBody = Callable[[Tensor], Tensor | None]
 
+_HOOK_POINTS = "transformer_lens.hook_points"
 _OF_EVERY_MODULE = tuple(f"_global_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre"))
 _blocks = count(1)
 
@@ -201,7 +200,7 @@ def _own_hook(function: Callable[..., object]) -> _AttachedHook | ModuleHook | N
     """Our hook behind a function that torch calls: TransformerLens wraps those of its hook points into a closure."""
     if isinstance(function, ModuleHook):
         return function
-    if getattr(function, "__module__", "") != HookPoint.__module__:
+    if getattr(function, "__module__", "") != _HOOK_POINTS:
         return None
     cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     return next((content for content in cells if isinstance(content, _AttachedHook)), None)
@@ -284,7 +283,9 @@ def _libraries_own(function: Callable[..., object]) -> bool:
     TransformerLens' hook points are not meant: they carry a user's function.
     """
     home = str(getattr(function, "__module__", ""))
-    return home == output_capturing.__name__ or (home.startswith("transformer_lens.") and home != HookPoint.__module__)
+    return home == "transformers.utils.output_capturing" or (
+        home.startswith("transformer_lens.") and home != _HOOK_POINTS
+    )
 
 
 def with_input(

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import nearest
+from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.hooks.capture import capture
 from ostools.hooks.errors import HookError, RangeError
 from ostools.hooks.lock import model_block

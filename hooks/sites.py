@@ -22,16 +22,10 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformer_lens.hook_points import HookPoint
-from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.generalized_components import (
-    AttentionBridge,
-    JointQKVPositionEmbeddingsAttentionBridge,
-    MoEBridge,
-)
 
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import nearest, short_repr
+from ostools.ground.lens import HookPoint, JointQKVPositionEmbeddingsAttentionBridge, MoEBridge, TransformerBridge
 from ostools.hooks.errors import HookError, is_whole, listed
 
 
@@ -149,6 +143,8 @@ def _misnamed(model: TransformerBridge) -> frozenset[str]:
     """Sites whose hook point is there, but never runs, or is not at what the table says."""
     if is_closed(model):
         return frozenset()
+    from transformer_lens.model_bridge.generalized_components import AttentionBridge
+
     block, misnamed = model.blocks[0], set[str]()
     if isinstance(block.attn, JointQKVPositionEmbeddingsAttentionBridge):
         misnamed |= {"rotary_q", "rotary_k"}  # never run

@@ -16,16 +16,14 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
-from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.generalized_components import (
-    JointQKVAttentionBridge,
-    JointQKVPositionEmbeddingsAttentionBridge,
-    PositionEmbeddingsAttentionBridge,
-)
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from ostools.ground.arguments import checked_arguments
+from ostools.ground.lens import (
+    HookPoint,
+    JointQKVAttentionBridge,
+    JointQKVPositionEmbeddingsAttentionBridge,
+    TransformerBridge,
+)
 from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.precision import cast_mask
@@ -35,27 +33,16 @@ from ostools.hooks.sites import is_closed, points, require_open
 # Edits of scores and patterns that ask for absolute positions only, and so take a strip as they take a cached generation.
 _STRIPWISE = frozenset({"mask_scores", "scale_scores", "ablate_edges", "freeze", "exact-arithmetic"})
 # The classes of attention that are known, joint ones (q, k, v out of one weight) without and with a rotation.
-_ROTATED, _JOINT, _JOINT_ROTATED = (
-    PositionEmbeddingsAttentionBridge,
-    JointQKVAttentionBridge,
-    JointQKVPositionEmbeddingsAttentionBridge,
+_KNOWN = (
+    "PositionEmbeddingsAttentionBridge",
+    "JointQKVAttentionBridge",
+    "JointQKVPositionEmbeddingsAttentionBridge",
 )
 # What the bridge's attention can do and this one cannot: settings of its configuration, parts of it, of what it wraps.
 _UNKNOWN = ("use_split_qkv_input", "use_attn_in", "use_attn_result", "gated_q_proj", "qk_norm_after_rope")
 _UNKNOWN += ("rotary_interleaved_cos_sin", "rotary_adjacent_pairs", "scale_attn_by_inverse_layer_idx")
 _UNKNOWN_OF_BRIDGE = ("_reorder_and_upcast_attn", "_qk_norm_per_head")
 _UNKNOWN_OF_ORIGINAL = ("key_multiplier", "sinks")
-
-
-class PreparedAttention(PositionEmbeddingsAttentionBridge):
-    """Attention that makes some of its arguments itself, where the model does not hand them to it (a rotation, a window)."""
-
-    def prepared(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of a call, with those that it makes."""
-        return kwargs
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return super().forward(*args, **self.prepared(kwargs))
 
 
 @dataclass(frozen=True)
@@ -203,12 +190,11 @@ def _require_known(model: TransformerBridge) -> None:
         active = _unknown_parts(attention)
         # The class that computes: what a user of this package puts before it (float32 scores) does not count.
         lens = next(kind for kind in type(attention).__mro__ if kind.__module__.startswith("transformer_lens"))
-        known = lens in (_ROTATED, _JOINT, _JOINT_ROTATED)
-        if not known or active:
+        if lens.__name__ not in _KNOWN or active:
             description = ", ".join([type(attention).__name__, *active])
             raise HookError(
-                f"in_strips: does not know the attention of {model.cfg.architecture}: expected raw {_ROTATED.__name__}, "
-                f"{_JOINT.__name__} or {_JOINT_ROTATED.__name__} in evaluation mode, found {description}"
+                f"in_strips: does not know the attention of {model.cfg.architecture}: expected raw {', '.join(_KNOWN[:-1])} "
+                f"or {_KNOWN[-1]} in evaluation mode, found {description}"
             )
 
 
@@ -232,11 +218,11 @@ class _Forward(OwnForward):
     def __init__(self, strips: Strips, layer: int, attention: Any, block: int) -> None:
         self.strips, self._layer, self._attention, self.block = strips, layer, attention, block
         self._joint = isinstance(attention, JointQKVAttentionBridge)
-        self._rotates = not isinstance(attention, _JOINT) or isinstance(attention, _JOINT_ROTATED)
+        self._rotates = not self._joint or isinstance(attention, JointQKVPositionEmbeddingsAttentionBridge)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
         attention = self._attention
-        kwargs = attention.prepared(kwargs) if isinstance(attention, PreparedAttention) else kwargs
+        kwargs = attention.prepared(kwargs) if hasattr(attention, "prepared") else kwargs
         x = attention.hook_in(kwargs.pop("hidden_states") if "hidden_states" in kwargs else args[0])
         query, key, value = self._projected(x, kwargs.get("position_embeddings"))
         if self.strips._held is not None:
@@ -272,6 +258,8 @@ class _Forward(OwnForward):
             raise HookError("in_strips: expected the rotation of this call, found none")
         cos, sin = attention._apply_position_embedding_hooks(position_embeddings)
         turned = cos.shape[-1]  # of each head; the rest stays as it is
+        from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
         parts = apply_rotary_pos_emb(query[..., :turned], key[..., :turned], cos, sin)
         if turned < d_head:
             parts = (torch.cat([part, x[..., turned:]], -1) for part, x in zip(parts, (query, key), strict=True))

@@ -49,5 +49,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'mitigations' has no attribute {name!r}")
-    importlib.import_module("ostools.hooks")  # first: it keeps transformers' log level, which TransformerLens changes
     return getattr(importlib.import_module("ostools.mitigations.contract"), name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:  # importing it takes seconds, and a prompt rewrite needs none of it
-    from transformer_lens.model_bridge import TransformerBridge
+    from ostools.ground.lens import TransformerBridge
 
 
 class MitigationError(ValueError):

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
+from ostools.ground.lens import TransformerBridge
 from ostools.mitigations.base import Mitigation, MitigationError, parts
 
 

@@ -22,7 +22,8 @@ from ostools.mitigations.base import Mitigation, MitigationError, require_whole
 if TYPE_CHECKING:  # torch and TransformerLens take seconds, and a name with its options needs none of them
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
-    from transformer_lens.model_bridge import TransformerBridge
+
+    from ostools.ground.lens import TransformerBridge
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
-from ostools.models.bridge import adapting
+from ostools.models.lens.adapting import adapting
 from ostools.models.load import unpatched
 from ostools.models.precision.scores import put_scores
 from tests import traces

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import ostools
 from ostools import hooks, mitigations
+from ostools.ground import lens
 
 HEAVY = {"torch", "transformer_lens", "transformers", "pandas", "altair"}
 ONLY_FOR_PROBES_AND_STATISTICS = {"sklearn.linear_model", "statsmodels", "scipy.stats"}
@@ -39,6 +41,23 @@ for line in ("evaluate --task nosuch", "collapse --task nosuch", "mitigate --mit
         assert end.code == 2, line
 """
     assert imported_by(code, HEAVY) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ["report --dry-run", "sensitivity --layers 0:99 --prompt one"])
+def test_what_the_configuration_knows_is_said_without_the_libraries_that_load_a_model(line: str) -> None:
+    code = f"import sys\nfrom ostools.cli import main\nsys.argv = {['ostools', *line.split()]}\ntry:\n    main()\n"
+    code += "except SystemExit:\n    pass"
+    assert imported_by(code, {"transformer_lens", "transformers", "scipy"}) == set()
+
+
+@pytest.mark.parametrize("name", sorted(name for name, kind in vars(lens).items() if hasattr(kind, "home")))
+def test_a_class_named_before_its_library_is_imported_is_that_of_the_library(name: str) -> None:
+    named = getattr(lens, name)
+    library_class = getattr(importlib.import_module(named.home), name)
+    assert issubclass(library_class, named)
+    assert isinstance(library_class.__new__(library_class), named)
+    assert not isinstance(object(), named)
 
 
 def test_the_names_that_type_checkers_see_are_those_that_are_imported_at_first_use() -> None:
@@ -75,14 +94,9 @@ def _level_after(code: str) -> str:
 
 _ENTRANCES = (
     "import ostools; ostools.load_model()",
-    "from ostools import hooks",
-    "from ostools import mitigations; mitigations.running",
-    "import ostools.measure",
-    "import ostools.paper",
-    "import ostools.sweep",
-    "import ostools.explorer",
-    "import ostools; ostools.report",
-    "import ostools; ostools.reproduce",
+    "import ostools; ostools.adopt",
+    "import ostools.models.lens.attention",
+    "import ostools.models.generic.parts",
 )
 """Code by which TransformerLens is first imported."""
 

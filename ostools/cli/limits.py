@@ -27,8 +27,8 @@ from ostools.measure.mitigated_prompts import acting_bytes, rewritten_text
 from ostools.measure.prompts import layers_up_to
 from ostools.measure.unloaded import Forecast, Unloaded
 from ostools.mitigations import Mitigation, MitigationError, optional
+from ostools.models.devices import resolve_device
 from ostools.models.files.sources import locate
-from ostools.models.load import resolve_device
 from ostools.models.precision.scores import AUTO, arithmetic_named
 from ostools.models.tokens import EncodingOptions
 from ostools.tasks.questions import Question

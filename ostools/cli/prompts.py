@@ -13,8 +13,7 @@ from ostools.ground.errors import InputError
 from ostools.ground.files import TEXT_LIMIT, read_bytes
 
 if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
-
+    from ostools.ground.lens import TransformerBridge
     from ostools.models import Prompt
     from ostools.tasks.questions import Question
 

@@ -20,9 +20,8 @@ from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
 
 if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
-
     from ostools.cli.limits import Memory
+    from ostools.ground.lens import TransformerBridge
     from ostools.measure.unloaded import Forecast
 
 EMBEDDED = "embedded"

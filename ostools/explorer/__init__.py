@@ -5,7 +5,6 @@ copied as code. `answer`: results as the page shows them. `app`: the web applica
 `serve` starts it.
 """
 
-from ostools import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes
 from ostools.explorer.serve import Explorer as Explorer
 from ostools.explorer.serve import explore as explore
 

@@ -9,12 +9,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from transformer_lens.model_bridge import TransformerBridge
-
 from ostools.explorer.recipe import Runs
 from ostools.explorer.views import Subject
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import is_loopback
 from ostools.models.describe import IN_WORDS
 

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from transformer_lens.model_bridge import TransformerBridge
-
 import ostools.measure
 import ostools.paper
 import ostools.sweep  # noqa: F401 -- the measurements of these rooms put themselves into RECORDS
 from ostools import mitigations
 from ostools.ground.errors import InputError, short_repr
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_name
 from ostools.ground.words import title_of
 from ostools.measure.measurement import RECORDS

@@ -1,7 +1,6 @@
 """Measurements on a model: sensitivity and what is read off it, the path sum, their comparison, collapse, attention and
 answers."""
 
-from ostools import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes
 from ostools.measure.ablation.ablation import Ablation, ablation
 from ostools.measure.ablation.questions import AnsweredPrompt
 from ostools.measure.answers.counting import Counting, counting

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from transformer_lens.model_bridge import TransformerBridge
-
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.measure.prompts import agreeing
 from ostools.measure.task_prompt import TaskPrompt
 from ostools.models import Prompt

@@ -9,11 +9,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from transformer_lens.model_bridge import TransformerBridge
-
 from ostools import hooks
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import cheaper_ways, outermost, watched
 from ostools.measure.prompts import encoded, one_of_several
 from ostools.models.describe import IN_WORDS, checked_once

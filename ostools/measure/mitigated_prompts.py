@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import mitigations
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.measure.passes.batches import pass_bytes
 from ostools.measure.position import (
     PROMPT_END,

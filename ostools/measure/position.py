@@ -19,9 +19,9 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError, short_repr
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_name
 from ostools.measure.answer_line import split_line
 from ostools.measure.task_prompt import PLACE, TaskPrompt, last_item_position

@@ -14,9 +14,9 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Type
 
 import numpy as np
 import pandas as pd
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError, short_repr
+from ostools.ground.lens import TransformerBridge
 from ostools.hooks import HookError
 from ostools.hooks.errors import is_whole, listed
 from ostools.measure.task_prompt import in_tokens_already, render_question

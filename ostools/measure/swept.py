@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import pandas as pd
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import mitigations, tasks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.measure.mitigated_prompts import EffectStatus
 from ostools.measure.position import Position, checked_position, read_at, reading
 from ostools.measure.task_prompt import render_prompt

@@ -17,9 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack, cast, get_args
 
-from transformer_lens.model_bridge import TransformerBridge
-
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.lens import TransformerBridge
 from ostools.mitigations import Bar, Mitigation
 from ostools.models import Prompt, encode
 from ostools.models.chat import LOW, ON

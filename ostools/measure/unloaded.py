@@ -24,8 +24,8 @@ from ostools.mitigations import Mitigation, optional
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.offload import DISK, SHARE
-from ostools.models.files.shards import check_stored
-from ostools.models.files.tokenizer import read_tokenizer
+from ostools.models.files.shards import check_count, check_dtypes
+from ostools.models.files.tokenizer import read_text_tokenizer, read_tokenizer
 from ostools.models.shape import Shape
 from ostools.models.tokens import EncodingOptions, count_tokens, prompt_ids, require_chat, required
 from ostools.tasks import CollapseTask, Task
@@ -77,7 +77,7 @@ class Unloaded:
         """Tokens of a prompt, given as text or as ids."""
         if not isinstance(prompt, str):
             return len(prompt)
-        return count_tokens(required(_tokenizer(self.source)), prompt, **self.encoding)
+        return count_tokens(self._tokenizer(self.encoding.get("chat")), prompt, **self.encoding)
 
     def longest(
         self,
@@ -94,14 +94,15 @@ class Unloaded:
         form = tasks.task(task) if isinstance(task, str) else task
         length, mitigation_object = max(lengths), optional(mitigation)
         if not isinstance(form, Task):
-            pair_list = form.pairs(_Encoder(_tokenizer(self.source)), [length], seed)
+            pair_list = form.pairs(_Encoder(_tokenizer(self.source, False)), [length], seed)
             return LongestPrompt(max(len(pair.extended) for pair in pair_list))
-        tokenizer = required(_tokenizer(self.source))
+        tokenizer = self._tokenizer()
         if elicitation is not None:
             encoding |= {"chat": elicitation == CHAT}
         if encoding.get("chat") is None:
             encoding |= {"chat": bool(tokenizer.chat_template)}
         require_chat(**encoding)
+        tokenizer = self._tokenizer(encoding.get("chat"))
         task_question = question(form, length, seed=seed, mitigation=mitigation_object)
         text, line = task_question.text, task_question.line
         if elicitation == FEW_SHOT:
@@ -111,7 +112,11 @@ class Unloaded:
 
     def elicitation(self, task: Task | str, elicitation: str | None = None, chat: bool | None = None) -> Elicitation:
         trained = self.source.trained_lengths
-        return elicitation_for(tasks.task(task), required(_tokenizer(self.source)), trained, elicitation, chat)
+        return elicitation_for(tasks.task(task), self._tokenizer(), trained, elicitation, chat)
+
+    def _tokenizer(self, chat: bool | None = None) -> Any:
+        """The tokenizer, of plain texts alone unless a `chat` is to be put into its template; `InputError` for none."""
+        return required(_tokenizer(self.source, bool(chat)))
 
     @property
     def _weights(self) -> tuple[int, int]:
@@ -145,7 +150,9 @@ class Unloaded:
 
 
 @lru_cache(maxsize=4)
-def _tokenizer(source: Checkpoint) -> Any:
+def _tokenizer(source: Checkpoint, chat: bool) -> Any:
+    if not chat:
+        return read_text_tokenizer(source)
     with quiet():
         return read_tokenizer(source)
 
@@ -170,10 +177,14 @@ def _stamp(directory: Path) -> tuple[Path, int, int]:
 
 @lru_cache(maxsize=64)
 def _shape(stamp: tuple[Path, int, int], source: Checkpoint, dtype: torch.dtype, kind: str) -> Shape:
-    """A model is read once, and not for each of its cells. Raises `InputError` where its weights are not those of its shape."""
+    """A model is read once, and not for each of its cells. Raises `InputError` where its weights are too few for its shape."""
     family = check_config(source)
-    with quiet():
-        config = read_config(source, family)
+    shape = Shape.of_settings(source.config, dtype, kind)
+    if shape is None:
+        with quiet():
+            shape = Shape.of_config(read_config(source, family), dtype, kind)
     if source.has_weights:
-        check_stored(config, family, source.shards, source.directory)
-    return Shape.of_config(config, dtype, kind)
+        check_dtypes(source.shards, family, source.directory)
+        stored = [tensor.count for shard in source.shards for tensor in shard.tensors.values()]
+        check_count(shape.n_layers, shape.parameters, stored, source.directory)
+    return shape

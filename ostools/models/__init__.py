@@ -1,14 +1,26 @@
 """Models: load one that can be trusted, turn text into its tokens, say what it is, read it in another dtype, compare it with
 an untrained model."""
 
-from ostools import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes
-from ostools.models.adopted.adopt import adopt
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from ostools.models.chat import ORIGINS, Chat
 from ostools.models.describe import ModelDescription, describe
-from ostools.models.load import load_model
-from ostools.models.precision.casting import view_in
 from ostools.models.tokens import Prompt, context_length, encode
-from ostools.models.untrained import untrained_model
+
+if TYPE_CHECKING:
+    from ostools.models.adopted.adopt import adopt
+    from ostools.models.load import load_model
+    from ostools.models.precision.casting import view_in
+    from ostools.models.untrained import untrained_model
+
+_LATER = {
+    "adopt": "ostools.models.adopted.adopt",
+    "load_model": "ostools.models.load",
+    "untrained_model": "ostools.models.untrained",
+    "view_in": "ostools.models.precision.casting",
+}
+"""Module of each function that is imported when it is first used: some import transformers and TransformerLens, in seconds."""
 
 __all__ = [
     "ORIGINS",
@@ -23,3 +35,9 @@ __all__ = [
     "untrained_model",
     "view_in",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)

@@ -15,7 +15,6 @@ from typing import Any
 
 import jinja2
 from jinja2 import meta, nodes
-from transformers.utils.chat_template_utils import _compile_jinja_template
 
 from ostools.ground.errors import InputError
 from ostools.models.files.checks import one_line
@@ -141,6 +140,8 @@ def _variables(template: str) -> frozenset[str]:
 
     Raises `InputError` for one that draws at random: two draws may be alike, so that running it twice does not show it.
     """
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
     try:
         program = _compile_jinja_template(template).environment.parse(template)
         if _draws(program):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:  # a list of what loads needs no torch
-    from transformer_lens.model_bridge import TransformerBridge
+    from ostools.ground.lens import TransformerBridge
 
 
 class Setting(NamedTuple):

@@ -17,16 +17,14 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.sources import build_bridge_from_module, detect_tokenizer_bos_eos
-from transformers import PreTrainedModel
 
-from ostools.ground.errors import InputError, in_words, unknown_name
+from ostools.ground.errors import InputError, in_words
+from ostools.ground.lens import PreTrainedModel, TransformerBridge
 from ostools.ground.memory import collector_at_rest, return_freed_memory
 from ostools.ground.names import checked_name
 from ostools.hooks.precision import SIXTEEN_BITS
-from ostools.models.bridge import adapting
 from ostools.models.describe import Metadata, remember
+from ostools.models.devices import resolve_device
 from ostools.models.families import Family
 from ostools.models.files.build import load_in_places, load_whole
 from ostools.models.files.checks import one_line
@@ -34,6 +32,8 @@ from ostools.models.files.config import check_config, quiet, read_config
 from ostools.models.files.sources import locate
 from ostools.models.files.tokenizer import check_tokenizer, read_tokenizer
 from ostools.models.generic.bridge import generic_bridge
+from ostools.models.lens import build_bridge_from_module, detect_tokenizer_bos_eos
+from ostools.models.lens.adapting import adapting
 from ostools.models.precision.products import CHECKED, check_products
 from ostools.models.precision.scores import (
     AUTO,
@@ -113,32 +113,6 @@ def load_model(
     }
     remember(bridge, Metadata(**facts, device_map=place_by_module))
     return bridge
-
-
-def resolve_device(device: str, dtype: torch.dtype = torch.float32) -> torch.device:
-    """The torch device of a name; "auto" is cuda, else cpu: the formulas and references need float64, which mps lacks."""
-    if not isinstance(device, str | torch.device):
-        raise unknown_name("device", device, ("auto", "cpu", "cuda", "mps"))
-    mps = torch.backends.mps.is_available()
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device == "gpu":
-        raise InputError("unknown device 'gpu': torch calls it 'cuda' (NVIDIA, AMD) or 'mps' (Apple); 'auto' finds it")
-    try:
-        torch_device = torch.device(device)
-    except (RuntimeError, TypeError):
-        raise unknown_name("device", device, ("auto", "cpu", "cuda", "mps")) from None
-    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(mps)}
-    if torch_device.type not in count:
-        raise unknown_name("device", device, ("auto", "cpu", "cuda", "mps"))
-    if (torch_device.index or 0) >= count[torch_device.type]:
-        raise InputError(
-            f"expected an available device, found {device!r} on a machine with {torch.cuda.device_count()} cuda and "
-            f"{int(mps)} mps devices: use device 'auto' or 'cpu'"
-        )
-    if torch_device.type == "mps" and dtype is torch.float64:
-        raise InputError("expected a dtype that mps has, found float64: use dtype 'float32' or device 'cpu'")
-    return torch_device
 
 
 def unpatched(bridge: TransformerBridge) -> TransformerBridge:

@@ -4,17 +4,29 @@ and how many threads they are worth."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from transformer_lens.model_bridge import TransformerBridge
 
-from ostools.models.families import family_of_config
+from ostools.ground.lens import TransformerBridge
+from ostools.models.families import Family, family_of_config
 from ostools.models.lazy_cast import BLOCK, SMALL_WEIGHT, LazyCast
 
+_EXPLICIT = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+)
+"""Settings that say every size of a decoder; one that is left out has a default of its class in transformers."""
 SMALL = 20_000_000
 """Below this many parameters one thread computes as fast as several."""
 
@@ -53,7 +65,18 @@ class Shape:
     def of_config(cls, config: Any, dtype: torch.dtype, device: str) -> Shape:
         """Shape by a Hugging Face configuration, for a model in `dtype` on that kind of device."""
         config = config.get_text_config()
-        family = family_of_config(config.to_dict())
+        return cls._of_attributes(config, family_of_config(config.to_dict()), dtype, device)
+
+    @classmethod
+    def of_settings(cls, settings: Mapping[str, Any], dtype: torch.dtype, device: str) -> Shape | None:
+        """Shape by a config.json that leaves no size to transformers, which is then not imported; None for any other."""
+        family = family_of_config(settings)
+        if family is None or family.generic_instead or family.mlp == "experts" or not settings.keys() >= {*_EXPLICIT}:
+            return None
+        return cls._of_attributes(SimpleNamespace(**settings), family, dtype, device)
+
+    @classmethod
+    def _of_attributes(cls, config: Any, family: Family | None, dtype: torch.dtype, device: str) -> Shape:
         d_model, n_heads = int(config.hidden_size), int(setting(config, "num_attention_heads") or 1)
         return cls(
             n_layers=int(config.num_hidden_layers),
@@ -131,6 +154,12 @@ def context(config: Any) -> int:
         if setting(config, name):
             return int(setting(config, name))
     return 2048
+
+
+def soft_cap_of(config: Any) -> float | None:
+    """Bound of the logits of a model with that configuration; None where it has none."""
+    names = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+    return next((float(value) for name in names if (value := setting(config, name)) is not None), None)
 
 
 @contextmanager

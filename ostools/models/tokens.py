@@ -14,10 +14,10 @@ from typing import Any, TypedDict, Unpack
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, short_repr
+from ostools.ground.lens import TransformerBridge
 from ostools.models.chat import SPECIAL, TEXT, Chat, Rendered, chat_ids, origins, render
 from ostools.models.describe import IN_WORDS
 from ostools.models.files.checks import one_line

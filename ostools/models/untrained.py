@@ -11,15 +11,12 @@ from contextlib import contextmanager
 from typing import Any, Literal, cast, get_args
 
 import torch
-import transformers
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformer_lens.model_bridge import TransformerBridge
-from transformers import PreTrainedModel
-from transformers.initialization import no_init_weights
 
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
+from ostools.ground.lens import PreTrainedModel, TransformerBridge
 from ostools.ground.memory import available_memory
 from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.sites import is_closed
@@ -27,7 +24,6 @@ from ostools.models.describe import IN_WORDS, Metadata, Null, config_hash, descr
 from ostools.models.families import KNOWN_ARCHITECTURES, Family, family_of
 from ostools.models.files.config import experts_one_by_one, family_of_settings, quiet
 from ostools.models.lazy_cast import dense
-from ostools.models.load import give_tokenizer, probe_of, wrapped
 from ostools.models.precision.scores import is_eager
 from ostools.models.precision.torch_state import default_torch_state
 
@@ -119,6 +115,10 @@ def _require_memory(parameters: int, like: Tensor) -> None:
 
 def _bridge(model: TransformerBridge, family: Family, name: str, seed: int | None) -> TransformerBridge:
     """A bridge of the same configuration, dtype and device, its weights drawn from `seed`; None: whatever they are."""
+    from transformers.initialization import no_init_weights
+
+    from ostools.models.load import give_tokenizer, wrapped
+
     like = next(model.parameters())
     original: Any = model.original_model
     with quiet(), torch.random.fork_rng(devices=[]):
@@ -143,6 +143,8 @@ def _bridge(model: TransformerBridge, family: Family, name: str, seed: int | Non
 
 def _built(config: Any, family: Family, dtype: torch.dtype) -> PreTrainedModel:
     """The Hugging Face model of a configuration, whose own object is left as it is."""
+    import transformers
+
     own_config = copy.deepcopy(config)
     experts_one_by_one(own_config, family)
     with torch.device("cpu"):
@@ -220,6 +222,8 @@ def _keep_embeddings(model: TransformerBridge, null: TransformerBridge) -> None:
 
 def _require_same_start(model: TransformerBridge, null: TransformerBridge) -> None:
     """Refuse where more than the kept parts makes v^(0): positions that a model by the generic route has learnt."""
+    from ostools.models.load import probe_of
+
     probe = probe_of(cast(PreTrainedModel, model.original_model))
     own, kept = (each.input_to_embed(probe)[0] for each in (model, null))
     if not torch.equal(own, kept):

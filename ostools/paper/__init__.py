@@ -1,6 +1,5 @@
 """The paper's figures by number, and the questions that it leaves open."""
 
-from ostools import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes
 from ostools.paper.chain_of_thought import ChainOfThought, chain_of_thought
 from ostools.paper.claims.claims import Reproduction
 from ostools.paper.figures.answering import Figure2, figure_2

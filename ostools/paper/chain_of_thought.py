@@ -14,10 +14,10 @@ from typing import Any, Unpack
 
 import pandas as pd
 import torch
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_names, known_norm
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number

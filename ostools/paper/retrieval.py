@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Unpack, cast
 import numpy as np
 import pandas as pd
 import torch
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import known_norm
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_seeds, whole_number, whole_numbers

@@ -12,10 +12,10 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 import pandas as pd
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_numbers
 from ostools.measure.answers.evaluate import evaluate, evaluate_memory

@@ -35,7 +35,8 @@ from ostools.results.table_head import TableHead
 
 if TYPE_CHECKING:
     import altair as alt
-    from transformer_lens.model_bridge import TransformerBridge
+
+    from ostools.ground.lens import TransformerBridge
 
     # pandas' own annotations call every selection a DataFrame, a Series or an array, so that a type checker objects to each
     # step. It sees `Any` here; at run time (and under beartype in the tests) the names are what they say.

@@ -1,6 +1,5 @@
 """Sweeps: a file asks for many measurements. They are run cell by cell, resumed by the same command, and read as one table."""
 
-from ostools import hooks  # noqa: F401 -- first: it keeps transformers' log level, which TransformerLens' import changes
 from ostools.sweep.corpus.corpus import corpus
 from ostools.sweep.corpus.result import Corpus, CorpusCollapse, read_corpus
 from ostools.sweep.executor import Executor

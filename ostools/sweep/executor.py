@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.arguments import full_signature
 from ostools.ground.errors import INTERRUPTS, InputError, InsufficientMemoryError, in_words
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.memory import available_memory, free_memory
 from ostools.ground.out_of_memory import (
     chunks_that_fit,
@@ -26,10 +26,9 @@ from ostools.ground.out_of_memory import (
 )
 from ostools.measure.swept import Cell, Rows
 from ostools.measure.unloaded import LIBRARIES, Forecast, Unloaded
-from ostools.models import load_model
+from ostools.models.devices import resolve_device
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.sources import locate
-from ostools.models.load import resolve_device
 from ostools.models.precision.scores import arithmetic_named
 from ostools.models.shape import enough_threads
 from ostools.sweep.cells import KeyedCell, base_key, checkpoint_hash, code_version, to_load
@@ -186,5 +185,7 @@ class Bench:
             if code_version() != self.terms.code:
                 raise InputError("expected the versions that the sweep was planned with, found others here")
             where = {"device": self.terms.device, "device_map": self.terms.device_map}
+            from ostools.models import load_model
+
             self._loaded = loads, load_model(name, dtype=dtype, **where)
         return self._loaded[1]

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
-from transformer_lens.model_bridge import TransformerBridge
 
 import ostools.measure  # noqa: F401 -- its measurements put themselves into RECORDS
 from ostools.ground.arguments import full_hints
+from ostools.ground.lens import TransformerBridge
 from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.swept import Cell, Rows, Swept
 

@@ -24,7 +24,7 @@ from unittest.mock import patch
 import torch
 
 from ostools.ground.errors import InputError, in_words, short_repr
-from ostools.models.load import resolve_device
+from ostools.models.devices import resolve_device
 from ostools.sweep.cells import KeyedCell, to_load
 from ostools.sweep.executor import Bench, CellOutcome, Executor, Job, Rows, Terms
 

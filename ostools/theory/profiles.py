@@ -30,7 +30,6 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.special import stdtr, stdtrit
 
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import whole_number
@@ -135,6 +134,8 @@ def _contrast(first: Float[np.ndarray, " block"], second: Float[np.ndarray, " bl
 
 def by_student(value: float, error: float, freedom: float) -> TestedValue:
     """A value with that standard error, by Student's t; a value within rounding of zero is zero."""
+    from scipy.special import stdtr, stdtrit
+
     value = value if abs(value) > _ROUNDING else 0.0
     half = float(stdtrit(freedom, 0.975)) * error
     if error == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,15 @@ from ostools.models import describe, load_model, view_in
 from ostools.models.families import FAMILIES, Family, family_of, family_of_config
 from ostools.models.shape import Shape
 from scripts import models as models_page
-from tests.checkpoints import ARCHITECTURE, TEXT_FAMILIES, edit_config, make_model, tiny_model, write_checkpoint
+from tests.checkpoints import (
+    ARCHITECTURE,
+    TEXT_FAMILIES,
+    edit_config,
+    make_config,
+    make_model,
+    tiny_model,
+    write_checkpoint,
+)
 from tests.families import EXPERTS, OTHERS, REFUSED
 from tests.generic_models import GENERIC
 from tests.sets import quick
@@ -34,6 +43,20 @@ def record(model: TransformerBridge) -> Family:
     found = family_of(model)
     assert found is not None
     return found
+
+
+def test_the_sizes_that_config_json_says_are_those_that_transformers_reads() -> None:
+    said = set()
+    for family in EVERY:
+        config = make_config(family)
+        settings = json.loads(config.to_json_string())
+        shape = Shape.of_settings(settings, torch.float32, "cpu")
+        if shape is not None:
+            said.add(family)
+            assert shape == Shape.of_config(config, torch.float32, "cpu"), family
+            del settings["head_dim"]
+            assert Shape.of_settings(settings, torch.float32, "cpu") is None
+    assert {"gemma3", "llama"} <= said < {*EVERY}
 
 
 @every_family

@@ -11,9 +11,8 @@ from ostools.cli.terminal import tell_written
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
-
     from ostools.cli.prompts import Prompts
+    from ostools.ground.lens import TransformerBridge
     from ostools.ground.progress import Progress
     from ostools.measure import Collapse, Faithfulness, Profile
     from ostools.measure.unloaded import Unloaded

@@ -22,10 +22,10 @@ from typing import TypeAlias
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.measure.jacobian.linearise import Linearised
 
 Numbers: TypeAlias = dict[str, float]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 import torch
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.measure.ablation.effects import Ids, JacobianNorm, LogProbability, Measure, PairDistance
 from ostools.measure.answer_line import answer_text, line_ids
 from ostools.measure.answers.probability import line_ends

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_list, checked_name
 from ostools.hooks import Edge, Head, Sublayer
 from ostools.measure.ablation.effects import Gated, Ids

@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 import pandas as pd
-from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of

@@ -15,10 +15,10 @@ from typing import Annotated, Any, Unpack
 import pandas as pd
 import torch
 from pydantic import Field
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import mitigations, tasks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number

@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from transformer_lens.model_bridge import TransformerBridge
-
 from ostools.ground.errors import InputError, short_repr
+from ostools.ground.lens import TransformerBridge
 from ostools.measure.answers.answers import Answer, Stop, text_behind
 from ostools.measure.answers.reading import (
     CUT_OFF,

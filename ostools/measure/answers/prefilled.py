@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Unpack
 
-from transformer_lens.model_bridge import TransformerBridge
-
 from ostools import mitigations
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress
 from ostools.measure.answer_line import cut_otherwise, split_line
 from ostools.measure.answers.answers import Answer, answers, line_written

@@ -14,10 +14,10 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks, mitigations, tasks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.ground.whole_numbers import whole_number

@@ -22,9 +22,9 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.forward import forward

@@ -13,10 +13,10 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import InputError, short_repr
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_list
 from ostools.hooks.register import hidden
 from ostools.measure.attention.attention import patterns_memory

@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Float
 from pydantic import AfterValidator
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import chunk as chunk_of
 from ostools.ground.out_of_memory import in_smaller_chunks

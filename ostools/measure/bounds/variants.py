@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_names
 from ostools.ground.words import factor
 from ostools.hooks.sites import is_closed

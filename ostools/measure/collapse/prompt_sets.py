@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.measure.mitigated_prompts import rewriting
 from ostools.measure.passes.trees import PrefixTree, prefix_tree
 from ostools.measure.position import ANSWER, Position, ReadPrompt, checked_position, read_at, require_prompt_end

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import InputError, RangeError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of, rising, tell
 from ostools.hooks.sites import is_closed
 from ostools.measure.collapse.distances import (

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.hooks import Norm
 from ostools.measure.formulas.weights import BlockWeights, activation, block_weights, layout
 

@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
-from transformers.cache_utils import Cache
 
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
+from ostools.ground.lens import Cache, TransformerBridge
 from ostools.ground.out_of_memory import chunk
 from ostools.hooks.register import before_modules
 from ostools.measure.formulas.block import SITES, Block

@@ -24,11 +24,10 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.generalized_components import MoEBridge
 
 from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import MoEBridge, TransformerBridge
 from ostools.hooks import Norm
 from ostools.hooks.sites import is_closed
 from ostools.models.lazy_cast import dense

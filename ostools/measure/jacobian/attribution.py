@@ -19,9 +19,9 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import mitigations
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.hooks.sites import is_closed
@@ -40,7 +40,7 @@ from ostools.measure.prompts import token_columns
 from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
-from ostools.models.generic.bridge import block_notes
+from ostools.models.generic.notes import block_notes
 from ostools.models.tokens import EncodingOptions, one_token, token_text
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.tasks.questions import Question

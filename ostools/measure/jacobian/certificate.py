@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.hooks.freeze import HeldParts, Holding
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points

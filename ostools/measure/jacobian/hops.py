@@ -19,10 +19,10 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.register import Order, attached, with_input

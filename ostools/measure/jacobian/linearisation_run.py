@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, part_of, tell
@@ -33,7 +33,7 @@ from ostools.measure.jacobian.norms import (
 from ostools.measure.passes.contexts import strips_where_long
 from ostools.measure.passes.output import Output
 from ostools.models import Prompt
-from ostools.models.bridge import Choices, held_choices, noted_choices
+from ostools.models.choices import Choices, held_choices, noted_choices
 from ostools.models.shape import Shape
 
 METHODS = ("auto", "exact", "sketch", "estimate")

@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
-from transformers.cache_utils import Cache
 
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
+from ostools.ground.lens import Cache, TransformerBridge
 from ostools.ground.progress import Progress, tell
 from ostools.hooks.freeze import HeldParts, Holding, holding
 from ostools.hooks.register import before_modules

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float
 from pydantic import AfterValidator, Field
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError, short_repr
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import METHOD_KINDS, checked_name, checked_names
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
@@ -44,7 +44,7 @@ from ostools.measure.prompts import (
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
-from ostools.models.generic.bridge import block_notes
+from ostools.models.generic.notes import block_notes
 from ostools.models.tokens import EncodingOptions
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead

@@ -15,12 +15,10 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
-from transformer_lens.model_bridge import TransformerBridge
-from transformers.cache_utils import DynamicCache
 
 from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.measure.passes.contexts import contiguous_head, has_alibi
 from ostools.measure.passes.last_tokens import batching_of
 from ostools.mitigations.passes import own_windows
@@ -125,6 +123,8 @@ class Rows:
         places, starts = torch.arange(width, device=device), torch.tensor(missing, device=device)[:, None]
         self.real = ((places < shared) | (places >= shared + starts)).long()
         self.padded = any(missing)
+        from transformers.cache_utils import DynamicCache
+
         # Without the configuration: sliding layers would drop old keys, and edits count positions from the first key.
         self.cache = DynamicCache() if cached or shared else None
         if shared and self.cache is not None:

@@ -10,11 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.generalized_components import BloomBlockBridge
 
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
+from ostools.ground.lens import BloomBlockBridge, TransformerBridge
 from ostools.ground.memory import available_memory
 from ostools.ground.out_of_memory import chunk
 from ostools.hooks.register import before_modules

@@ -20,10 +20,9 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
-from transformers import DynamicCache
 
 from ostools import hooks
+from ostools.ground.lens import Cache, TransformerBridge
 from ostools.ground.out_of_memory import chunk
 from ostools.hooks.sites import is_closed
 from ostools.measure.passes.contexts import bias_at, has_alibi, no_logits, true_arithmetic
@@ -154,6 +153,8 @@ def _packed(model: TransformerBridge, tree: PrefixTree, layers: Sequence[int]) -
     trunk = tree.ids[: tree.trunk]
     if tree.is_chain and chunk(len(trunk)) == len(trunk):
         return _in_order([_pass(model, [trunk], layers, ends)[0]], on_trunk)
+    from transformers.cache_utils import DynamicCache
+
     # Without a configuration no layer of the cache forgets what is beyond its window: a branch may leave before that.
     cache = DynamicCache()
     parts, order = _trunk(model, trunk, dict(zip(on_trunk, ends, strict=True)), cache, layers)
@@ -168,7 +169,7 @@ def _packed(model: TransformerBridge, tree: PrefixTree, layers: Sequence[int]) -
 
 
 def _trunk(
-    model: TransformerBridge, ids: Sequence[int], ends: dict[int, int], cache: DynamicCache, layers: Sequence[int]
+    model: TransformerBridge, ids: Sequence[int], ends: dict[int, int], cache: Cache, layers: Sequence[int]
 ) -> tuple[list[LastRows], list[int]]:
     """The trunk, in pieces where chunks are small, each on the keys and values of those before it; and whose rows they are."""
     parts, order, size = [], [], chunk(len(ids))
@@ -184,10 +185,12 @@ def _branches(
     model: TransformerBridge,
     tree: PrefixTree,
     group: Group,
-    cache: DynamicCache,
+    cache: Cache,
     rows: list[int],
     layers: Sequence[int],
 ) -> LastRows:
+    from transformers.cache_utils import DynamicCache
+
     device = next(model.parameters()).device
     visible, places = tree.visible(group).to(device), tree.key_positions(group).to(device)
     positions = places[group.reach :]

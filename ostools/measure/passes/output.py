@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError, short_repr
+from ostools.ground.lens import TransformerBridge
 from ostools.hooks.errors import is_whole
 from ostools.hooks.sites import is_closed
 from ostools.models import Prompt
-from ostools.models.generic.bridge import soft_cap_of
+from ostools.models.shape import soft_cap_of
 from ostools.models.tokens import one_token, token_text
 
 _TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_list, checked_name
 from ostools.hooks.rounding import FLOATS, FORMATS, integer_scale
 from ostools.models.precision.casting import view_in

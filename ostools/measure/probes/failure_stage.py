@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal, Unpack, cast
 
 import numpy as np
 import pandas as pd
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import mitigations, tasks
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.answers.judging import judge

@@ -15,10 +15,10 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.out_of_memory import chunk, in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.answers.prefilled import require_telling_first_tokens, running

@@ -12,10 +12,10 @@ from typing import Annotated, Any, ClassVar, Literal, Unpack
 
 import pandas as pd
 from pydantic import Field
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import mitigations, tasks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError, short_repr
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_list, checked_name
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number

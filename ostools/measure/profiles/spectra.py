@@ -16,10 +16,10 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.attention.attention import patterns_memory
 from ostools.measure.jacobian.sensitivity import Sensitivity

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import pandas as pd
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_seeds

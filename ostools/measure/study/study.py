@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack
 
 import pandas as pd
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import mitigations as m
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_list, checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number

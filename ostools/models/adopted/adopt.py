@@ -19,10 +19,9 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ostools.ground.errors import InputError, in_words
+from ostools.ground.lens import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, TransformerBridge
 from ostools.hooks import SIXTEEN_BITS
 from ostools.models.adopted.parts import one_place, parts, refuse_hooks, same_parts, saved_tensors, weights
 from ostools.models.describe import Metadata, _metadata, digest, refuse_processed, remember, require_numbers

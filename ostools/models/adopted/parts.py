@@ -8,11 +8,9 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
-from transformers import PreTrainedModel
 
 from ostools.ground.errors import InputError
+from ostools.ground.lens import GeneralizedComponent, PreTrainedModel, TransformerBridge
 from ostools.models.families import Family
 
 _WRAPPER = re.compile(r"\b(_original_component|_orig_mod)\.")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers import GenerationConfig
 
 from ostools.ground.errors import InputError
+from ostools.ground.lens import PreTrainedConfig, PreTrainedModel
 from ostools.models.families import Family
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import one_line

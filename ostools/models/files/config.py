@@ -14,11 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PreTrainedConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.utils import logging as transformers_logging
-
 from ostools.ground.errors import InputError, short_repr
+from ostools.ground.lens import PreTrainedConfig
 from ostools.models.families import FAMILIES, KNOWN_ARCHITECTURES, Family, family_of_config
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import one_line
@@ -49,6 +46,8 @@ SAVED = frozenset(_SAVED_SETTINGS.split())
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence transformers for one load: whatever it would report is checked here, and refused."""
+    from transformers.utils import logging as transformers_logging
+
     level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity(logging.CRITICAL)
     transformers_logging.disable_progress_bar()
@@ -161,6 +160,8 @@ def _require_no_record(config: Mapping[str, Any], where: str) -> None:
 
 def _generic_family(config: Mapping[str, Any], where: str) -> Family:
     """The record of whatever transformers loads as a causal language model; of a multimodal checkpoint its text part."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
     text = config.get("text_config")
     multimodal = isinstance(text, dict) and "model_type" in text
     kind = (text if isinstance(text, dict) and multimodal else config).get("model_type")
@@ -217,6 +218,8 @@ def saved_config(settings: Mapping[str, Any]) -> PreTrainedConfig:
     """Configuration that transformers makes of these settings, without those of the machine that saved them.
 
     As `AutoConfig.from_pretrained` does, which reads a file alone: here nothing is written to a disk."""
+    from transformers import AutoConfig
+
     if "configuration_files" in settings:
         raise ValueError(
             "configuration_files, which send to another file for one version of transformers, are not read"
@@ -264,6 +267,8 @@ def experts_one_by_one(config: PreTrainedConfig, family: Family) -> None:
 def _check_module(config: PreTrainedConfig, family: Family, file: Path) -> None:
     """transformers may read another model out of the settings than `model_type` names: Mistral's with `layer_types` are those
     of Ministral."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
     modules: Any = MODEL_FOR_CAUSAL_LM_MAPPING
     module_name = (modules[type(config)] if type(config) in modules else type(config)).__name__
     if module_name != family.module:

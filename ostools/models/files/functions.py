@@ -11,24 +11,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
-from transformers import PreTrainedConfig
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ostools.ground.errors import InputError, short_repr
+from ostools.ground.lens import PreTrainedConfig
 
 CHOICES = ("_attn_implementation_internal", "_experts_implementation_internal")
 """Where a configuration in memory holds the names of its functions."""
 _ATTENTION, _EXPERTS = CHOICES
 _CHOSEN = ("eager", "sdpa")
 """What ostools itself computes with, whatever a configuration names."""
-_NAMED = {
-    "attn_implementation": ALL_ATTENTION_FUNCTIONS,
-    "_attn_implementation": ALL_ATTENTION_FUNCTIONS,
-    "experts_implementation": ALL_EXPERTS_FUNCTIONS,
-    "_experts_implementation": ALL_EXPERTS_FUNCTIONS,
-}
+_NAMED = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
 """Settings of a config.json that transformers reads as such a name."""
 _KERNELS = "kernels-community/"
 """Of whom transformers takes flash attention where the package is missing (`FLASH_ATTN_KERNEL_FALLBACK`)."""
@@ -42,6 +34,10 @@ def configurations(model: nn.Module) -> list[PreTrainedConfig]:
 
 def require_own_functions(model: nn.Module, what: str) -> None:
     """Raise `InputError` if a module computes attention, its mask or experts with a function that transformers has not."""
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
     homes = {type(part).__module__ for part in model.modules()}
     attention = [vars(sys.modules[home]).get("ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS) for home in homes]
     for config in configurations(model):
@@ -59,17 +55,25 @@ def require_own_functions(model: nn.Module, what: str) -> None:
 
 def require_own_names(settings: Mapping[str, Any], what: str) -> None:
     """Raise `InputError` if a config.json, or a configuration in it, names attention or experts that transformers has not."""
-    for setting, registry in _NAMED.items():
+    for setting in _NAMED:
         names = settings.get(setting)
         for name in names.values() if isinstance(names, Mapping) else [names]:
             if name is None or name == "eager" or str(name).startswith(_KERNELS):
                 continue
-            function = registry.get(str(name).removeprefix("paged|"))
+            function = _registered(setting, str(name).removeprefix("paged|"))
             if function is None or not _is_own(name, function):
                 raise _foreign(setting, name, what, "")
     for inner in settings.values():
         if isinstance(inner, Mapping):
             require_own_names(inner, what)
+
+
+def _registered(setting: str, name: str) -> Any:
+    """The function of that name, of attention or of experts; None where there is none."""
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    return (ALL_EXPERTS_FUNCTIONS if "experts" in setting else ALL_ATTENTION_FUNCTIONS).get(name)
 
 
 def _is_own(name: str, function: Any) -> bool:

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import GgufConfig, PreTrainedConfig, PreTrainedModel
+from transformers import GgufConfig
 
 from ostools.ground.errors import InputError, InsufficientMemoryError, in_words, short_repr
+from ostools.ground.lens import PreTrainedConfig, PreTrainedModel
 from ostools.ground.memory import free_memory
 from ostools.models.families import Family
 from ostools.models.files.checks import one_line

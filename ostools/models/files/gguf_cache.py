@@ -21,20 +21,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, reduce
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
-from transformers import PreTrainedModel
 
 from ostools.ground.errors import InputError, in_words
+from ostools.ground.lens import PreTrainedModel
 from ostools.models.files.checkpoint import Checkpoint
 from ostools.models.files.checks import read_json
 from ostools.models.files.config import quiet
-from ostools.models.files.gguf import read_model
 from ostools.models.files.gguf_format.header import read_header
 from ostools.models.files.tokenizer import read_tokenizer
 
@@ -113,7 +112,7 @@ def in_cache(sha256: str, dtype: torch.dtype = torch.float32) -> Converted | Non
 
 def _folder(sha256: str, dtype: torch.dtype) -> Path:
     suffix = f"-{_name(dtype)}" if dtype in _NARROW else ""
-    return _models() / f"{sha256}-transformers-{transformers.__version__}{suffix}"
+    return _models() / f"{sha256}-transformers-{version('transformers')}{suffix}"
 
 
 def _read_note(folder: Path) -> dict[str, Any] | None:
@@ -194,6 +193,8 @@ def _remove_killed() -> None:
 
 def _convert(pieces: Sequence[Path], name: str, dtype: torch.dtype, scratch: Path) -> str:
     """Write the model to `scratch`/model, and return the file's quantisation."""
+    from ostools.models.files.gguf import read_model
+
     stamps = [_stamp(piece) for piece in pieces]
     whole, target = scratch / "file" / name, scratch / "model"
     whole.parent.mkdir()  # the reader looks at what lies beside a file

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
@@ -139,21 +138,27 @@ def check_described(config: Any, family: Family, stored: Sequence[int], where: P
 
     Memory is asked for by the configuration: one of another model is refused before that.
     """
-    layers = config.num_hidden_layers
-    if layers > len(stored):  # building so many would not end
+    import transformers
+
+    check_count(config.num_hidden_layers, 0, stored, where)  # building so many layers would not end
+    with torch.device("meta"):  # shapes without memory
+        model = getattr(transformers, family.module)(config)
+    check_count(config.num_hidden_layers, sum(weight.numel() for weight in model.parameters()), stored, where)
+    return model
+
+
+def check_count(layers: int, described: int, stored: Sequence[int], where: Path) -> None:
+    """Refuse a model of so many layers and weights whose stored tensors, of these sizes, are too few or too small."""
+    if layers > len(stored):
         raise InputError(
             f"expected a weight for each of {layers} layers in {where}, found {len(stored)} in all: "
             "weights and config.json belong to different models"
         )
-    with torch.device("meta"):  # shapes without memory
-        model = getattr(transformers, family.module)(config)
-    described = sum(weight.numel() for weight in model.parameters())
     if described > 2 * sum(stored):
         raise InputError(
             f"expected {described} weights in {where} as config.json says, found {sum(stored)}: "
             "weights and config.json belong to different models"
         )
-    return model
 
 
 def check_stored(config: Any, family: Family, shards: Sequence[Shard], directory: Path) -> Any:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import huggingface_hub
 import torch
-from huggingface_hub import errors as hub_errors
 
 from ostools.ground.errors import InputError, short_repr, unknown_name
 from ostools.models.families import EMBEDDED, EMBEDDED_MODELS
@@ -133,6 +131,9 @@ def looks_like_a_path(text: str) -> bool:
 
 def _download(name: str, revision: str | None) -> Checkpoint:
     """The hub's snapshot of `name` at `revision`, from the cache where possible."""
+    import huggingface_hub
+    from huggingface_hub import errors as hub_errors
+
     try:
         huggingface_hub.utils.validate_repo_id(name)
     except hub_errors.HFValidationError:

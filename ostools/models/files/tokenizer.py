@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from transformers import AutoTokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.memory import collector_at_rest
-from ostools.models.files.checkpoint import Checkpoint
-from ostools.models.files.checks import one_line
+from ostools.models.files.checkpoint import TEMPLATES, Checkpoint
+from ostools.models.files.checks import one_line, read_json
 from ostools.models.files.config import saved_config
 from ostools.models.tokenizer_calls import decoded, token_ids
+
+_PLAIN_SETTINGS = frozenset(
+    (
+        "backend",
+        "bos_token",
+        "clean_up_tokenization_spaces",
+        "eos_token",
+        "model_max_length",
+        "pad_token",
+        "tokenizer_class",
+        "unk_token",
+    )
+)
+"""Settings of tokenizer_config.json that change no id of a text: transformers reads the rest from tokenizer.json."""
+_MORE_SETTINGS = ("special_tokens_map.json", "added_tokens.json", TEMPLATES)
 
 
 @collector_at_rest()
@@ -21,6 +37,8 @@ def read_tokenizer(checkpoint: Checkpoint) -> Any:
     """The tokenizer of a checkpoint, which has shown that it can be used; None for a checkpoint without one."""
     if not checkpoint.has_tokenizer:
         return None
+    from transformers import AutoTokenizer
+
     directory = checkpoint.directory
     try:
         declared_ids = checkpoint.declared_ids
@@ -35,6 +53,70 @@ def read_tokenizer(checkpoint: Checkpoint) -> Any:
         raise
     except Exception as error:  # bare ones for a broken file, any where a setting of a wrong type is first needed
         raise InputError(f"expected a tokenizer that transformers can read in {directory}: {one_line(error)}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class TextTokenizer:
+    """A tokenizer of plain texts with what `tokens.prompt_ids` asks of transformers' own, which takes twice as long to read.
+
+    named: the token of each role ("bos_token", "eos_token", "pad_token", "unk_token").
+    """
+
+    backend: Tokenizer
+    named: Mapping[str, str]
+    chat_template: str | None
+
+    def __call__(
+        self, text: str, *, add_special_tokens: bool = True, split_special_tokens: bool = False, **unused: Any
+    ) -> Encoded:
+        self.backend.encode_special_tokens = split_special_tokens
+        return Encoded(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def __getattr__(self, name: str) -> int | None:
+        """`bos_token_id`, `eos_token_id`, `unk_token_id`."""
+        if not name.endswith("_token_id"):
+            raise AttributeError(name)
+        token = self.named.get(name.removesuffix("_id"))
+        return None if token is None else self.backend.token_to_id(token)
+
+    def __len__(self) -> int:
+        return self.backend.get_vocab_size()
+
+    @property
+    def all_special_ids(self) -> list[int | None]:
+        return [self.backend.token_to_id(token) for token in self.named.values()]
+
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, AddedToken]:
+        return self.backend.get_added_tokens_decoder()
+
+    def convert_ids_to_tokens(self, index: int) -> str | None:
+        return self.backend.id_to_token(index)
+
+
+class Encoded(NamedTuple):
+    """Ids of a text."""
+
+    input_ids: list[int]
+
+
+def read_text_tokenizer(checkpoint: Checkpoint) -> Any:
+    """Tokenizer for plain texts: `TextTokenizer` where tokenizer.json alone says what transformers would do, else its own."""
+    directory = checkpoint.directory
+    files = {file: directory / file for file in ("tokenizer.json", "tokenizer_config.json")}
+    if not all(path.is_file() for path in files.values()) or any(
+        (directory / file).exists() for file in _MORE_SETTINGS
+    ):
+        return read_tokenizer(checkpoint)
+    settings = read_json(files["tokenizer_config.json"])
+    named = {name: token for name, token in settings.items() if name.endswith("_token")}
+    if settings.keys() - _PLAIN_SETTINGS or settings.get("tokenizer_class") != "TokenizersBackend":
+        return read_tokenizer(checkpoint)
+    backend = Tokenizer.from_file(str(files["tokenizer.json"]))
+    if not all(isinstance(token, str) and backend.token_to_id(token) is not None for token in named.values()):
+        return read_tokenizer(checkpoint)
+    template = directory / "chat_template.jinja"
+    return TextTokenizer(backend, named, template.read_text(encoding="utf-8") if template.is_file() else None)
 
 
 def check_tokenizer(tokenizer: Any, d_vocab: int, directory: Path) -> None:

@@ -23,19 +23,18 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformer_lens.config import TransformerBridgeConfig
-from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
-from transformers import PreTrainedModel
 
 from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import PreTrainedModel
 from ostools.hooks.register import Order, attached
-from ostools.hooks.sites import is_closed, points, unknown_inside
-from ostools.models.bridge import Choices, held_choices, noted_choices
+from ostools.hooks.sites import points
+from ostools.models.choices import Choices, held_choices, noted_choices
 from ostools.models.generic.inside import known_norms, look_inside
+from ostools.models.generic.notes import without_softmax
 from ostools.models.generic.parts import ROUNDING, Block, Embedding, Head, Observed, class_and_name
-from ostools.models.shape import context, setting
+from ostools.models.lens import ArchitectureAdapter, TransformerBridge, TransformerBridgeConfig
+from ostools.models.shape import context, setting, soft_cap_of
 
 _SNAP = 1e-5  # a scale of the logits this close to a number of config.json is that number
 
@@ -187,7 +186,7 @@ def generic_bridge(module: PreTrainedModel, architecture: str, probe: Int[Tensor
     bridge.eval().requires_grad_(False)
     _prove(bridge, probe, plain, name)
     bridge.unknown = look_inside(bridge, probe)
-    by_interface = module._can_set_attn_implementation() or bool(_without_softmax(bridge))
+    by_interface = module._can_set_attn_implementation() or bool(without_softmax(bridge))
     bridge.asks_interface = by_interface and not _asks_for_names(module)
     return bridge
 
@@ -283,57 +282,6 @@ def _require_close(actual: Tensor, expected: Tensor, what: str, name: str, why: 
             f"expected the logits of {name} to stay the same in {what}, found them {error:.2g} of their size apart"
             f"{f' {why}' if why else ''}; the generic route measures no such model"
         )
-
-
-_SOFTMAX = ("full_attention", "sliding_attention", "chunked_attention", "attention")
-"""What `layer_types` of a configuration calls layers whose attention is a softmax, and nothing else."""
-_NO_SOFTMAX = ("mamba", "rwkv", "recurrent", "lstm")
-"""What classes of blocks without softmax attention have in their names; of a model without `layer_types`."""
-_HELD_PARTS = {
-    "frozen": ("patterns", "norms"),
-    "frozen-attention": ("patterns",),
-    "frozen-norm": ("norms",),
-    "detached": ("patterns", "norms", "activations"),
-}
-"""What a linearisation holds inside a block."""
-
-
-def block_notes(model: TransformerBridge) -> dict[str, str]:
-    """What a derivative on closed blocks means, for the provenance; nothing for a model that a record describes."""
-    if not is_closed(model):
-        return {}
-    reasons = {part: unknown_inside(model, part) for part in ("patterns", "norms")}
-    known_parts = "".join(f", {part}" for part, reason in reasons.items() if reason is None)
-    missing = ", ".join(name for name, parts in _HELD_PARTS.items() if unknown_inside(model, *parts))
-    why = "".join(f"; {reason}" for reason in reasons.values() if reason is not None)
-    notes = {
-        "blocks": f"closed: known of them: the residual stream between them{known_parts}; `full` is the real derivative, and "
-        f"linearisations that hold what else is inside a block ({missing}) are missing{why}"
-    }
-    if other := _without_softmax(model):
-        notes["no_softmax"] = f"{other}: the paper's statements on softmax attention are not about these blocks"
-    return notes
-
-
-def _without_softmax(model: TransformerBridge) -> str:
-    """Blocks that are not of softmax attention alone: by the configuration where it says so, else by the names of classes."""
-    config: Any = model.original_model.config
-    types = setting(config.get_text_config(), "layer_types")
-    if types:
-        layers = {kind: [layer for layer, each in enumerate(types) if each == kind] for kind in dict.fromkeys(types)}
-        return "; ".join(
-            f"{kind} in block{'s' * (len(where) > 1)} {', '.join(map(str, where))}"
-            for kind, where in layers.items()
-            if kind not in _SOFTMAX
-        )
-    kinds = sorted({type(part).__name__ for block in model.blocks for part in block.modules()})
-    return ", ".join(kind for kind in kinds if any(word in kind.lower() for word in _NO_SOFTMAX))
-
-
-def soft_cap_of(config: Any) -> float | None:
-    """Bound of the logits of a model with that configuration; None where it has none."""
-    names = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
-    return next((float(value) for name in names if (value := setting(config, name)) is not None), None)
 
 
 def _find_scale(bridge: GenericBridge, y: Tensor, logits: Tensor, name: str) -> None:

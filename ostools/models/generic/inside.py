@@ -25,8 +25,8 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from transformer_lens.model_bridge import TransformerBridge
 
+from ostools.ground.lens import TransformerBridge
 from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import Norm
 from ostools.models.generic.parts import ROUNDING, NormForm, Observed, Patterns, class_and_name

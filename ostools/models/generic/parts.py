@@ -10,11 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from transformer_lens.hook_points import HookPoint
-from transformer_lens.model_bridge.generalized_components import BlockBridge
-from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent
 
 from ostools.hooks.sites import Norm
+from ostools.models.lens import BlockBridge, GeneralizedComponent, HookPoint
 
 ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
 """What rounding may move logits, of their largest, in a batch of another size."""

@@ -13,14 +13,11 @@ from types import FunctionType
 
 import torch
 from torch import Tensor, nn
-from transformer_lens.hook_points import HookPoint
-from transformer_lens.model_bridge import TransformerBridge
-from transformers.modeling_utils import local_torch_dtype
-from transformers.models.gptj.modeling_gptj import GPTJAttention, create_sinusoidal_positions
 
 from ostools import hooks
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
+from ostools.ground.lens import GPTJAttention, HookPoint, TransformerBridge
 from ostools.models.describe import IN_WORDS, metadata_of, refuse_processed, remember
 from ostools.models.families import family_of
 from ostools.models.lazy_cast import SMALL_WEIGHT, LazyCast
@@ -96,6 +93,9 @@ def view(
         if isinstance(exact, float):  # Gemma's sqrt(d_model): rounded once, not through the old dtype
             module.embed_scale.fill_(exact)  # pyright: ignore[reportCallIssue]
         if isinstance(module, GPTJAttention):  # its table of angles is computed in the dtype that it is loaded in
+            from transformers.modeling_utils import local_torch_dtype
+            from transformers.models.gptj.modeling_gptj import create_sinusoidal_positions
+
             with torch.device(module.embed_positions.device), local_torch_dtype(dtype):
                 table = create_sinusoidal_positions(module.max_positions, module.pos_embd_dim)
             module.embed_positions = table

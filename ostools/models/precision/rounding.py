@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
-from transformers.pytorch_utils import Conv1D
 
 from ostools.ground.errors import InputError, RangeError, unknown_name
+from ostools.ground.lens import Conv1D, TransformerBridge
 from ostools.ground.out_of_memory import chunk
 from ostools.hooks.errors import RangeError as HookRangeError
 from ostools.hooks.rounding import FLOATS, FORMATS, codes, integer_scale, stored

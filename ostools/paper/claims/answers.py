@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import pandas as pd
-from scipy.stats import mannwhitneyu
 
 from ostools.ground.words import number
 from ostools.paper.claims.claim import (
@@ -236,6 +235,8 @@ def predicts_hundred(results: ResultsByPart) -> Verdict:
     f"{FEWEST_LENGTHS} lengths with one, over all lengths.",
 )
 def lower_near_hundred(results: ResultsByPart) -> Verdict:
+    from scipy.stats import mannwhitneyu
+
     frame = _answers(results, mode="none")
     read = _with_a_number(frame[frame["task"].isin(["sum-ones", "count-ones"])])
     around: Any = read[read["length"].between(50, 150)]

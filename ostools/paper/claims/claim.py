@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy.stats import binomtest, kendalltau
 
 from ostools.ground.words import number
 from ostools.results import Frame, Result
@@ -100,6 +99,8 @@ def first_is_better(first: Frame, second: Frame, on: Sequence[str], ways: tuple[
 
     on: the columns by which questions are the same. ways: how each table was asked for, such as "with the hint".
     """
+    from scipy.stats import binomtest
+
     first_right, second_right = (table.set_index(list(on))["correct"].astype(bool) for table in (first, second))
     shared = first_right.index.intersection(second_right.index)
     a, b = (np.asarray(right.loc[shared], dtype=bool) for right in (first_right, second_right))
@@ -134,5 +135,7 @@ def above_zero(samples: Sequence[float] | np.ndarray, quantity: str, unit: str =
 
 def trend(x: Any, y: Any) -> tuple[float, float]:
     """Kendall's tau of two columns and its two-sided p-value; NaN where either does not vary."""
+    from scipy.stats import kendalltau
+
     correlation: Any = kendalltau(np.asarray(x, dtype=float), np.asarray(y, dtype=float))
     return float(correlation.statistic), float(correlation.pvalue)

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from transformer_lens.model_bridge import TransformerBridge
-
 from ostools import measure
 from ostools.ground.errors import InputError, unknown_name
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import parse_lengths
 from ostools.measure.answers.counting import counting_memory

@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any, ClassVar, Unpack
 
 import pandas as pd
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.ground.words import title_of

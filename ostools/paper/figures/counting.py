@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Unpack
 
 import pandas as pd
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError, short_repr
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds

@@ -24,10 +24,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds

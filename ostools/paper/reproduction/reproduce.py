@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError, in_words
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.hooks import HookError
 from ostools.measure.hosted.answer_file import Hosted

@@ -13,10 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_lens.model_bridge import TransformerBridge
-
 from ostools import tasks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_names
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, in_a_row
@@ -30,7 +29,6 @@ from ostools.reporting.report.rendering import render_report, render_two
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.extent import NOT_QUICK, extent_of
 from ostools.reporting.sections.records import LeftOut, Measurements, Plan, Run, Step
-from ostools.reporting.sweep.report import sweep_report
 from ostools.results import Provenance, checked_output, write_atomically
 
 ONES = 32
@@ -81,6 +79,8 @@ def report(
     """
     if run is not None:
         _refuse_beside_run(run, model=model, models=models, prompt=prompt, sections=sections, lengths=lengths)
+        from ostools.reporting.sweep.report import sweep_report
+
         return sweep_report(run, out, say)
     if (model is None) == (models is None):
         number = "neither" if model is None else "model and models"

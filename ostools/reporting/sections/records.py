@@ -27,8 +27,7 @@ from ostools.reporting.sections.extent import Extent
 from ostools.results import Provenance, Result
 
 if TYPE_CHECKING:
-    from transformer_lens.model_bridge import TransformerBridge
-
+    from ostools.ground.lens import TransformerBridge
     from ostools.measure.unloaded import Unloaded
 
 Outcome = TypeVar("Outcome")

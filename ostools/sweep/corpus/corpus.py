@@ -14,10 +14,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from transformer_lens.model_bridge import TransformerBridge
-
 from ostools import hooks, mitigations
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.jacobian.sensitivity import sensitivity

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import mitigations
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import METHOD_KINDS, checked_name
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_bytes

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.special import betaincinv
 from torch import Tensor
 
 PerToken = Float[Tensor, " pos"]
@@ -125,6 +124,8 @@ class Sketch:
 
     def _ratio(self, shape: Tensor, probability: float) -> Tensor:
         """The quantile of (d / k) Beta(shape k, shape (d - k))."""
+        from scipy.special import betaincinv
+
         d, k = self.d_model, self.rows
         quantile = betaincinv((shape * k).numpy(), (shape * (d - k)).numpy(), probability)
         return d / k * torch.from_numpy(np.asarray(quantile))

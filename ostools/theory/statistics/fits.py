@@ -21,8 +21,6 @@ from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import brentq, least_squares
-from scipy.special import expit, stdtr, stdtrit
 
 from ostools.ground.errors import InputError
 
@@ -122,6 +120,8 @@ def over_seeds(rates: Sequence[float]) -> tuple[float, float, float]:
 
     The mean rate of plain laws over the same lengths is the rate of the geometric mean of the curves.
     """
+    from scipy.special import stdtrit
+
     values = np.asarray(rates, dtype=float)
     if len(values) < 2:
         return float(values.mean()), np.nan, np.nan
@@ -155,6 +155,9 @@ def _plain(name: str, n: Numbers, log_d: Numbers) -> Law:
 
 def _levelled(name: str, n: Numbers, log_d: Numbers) -> Law | None:
     """log d = log(exp(a - rate x) + c); None where no c above 0 can be told from 0, or the curve has no part that falls."""
+    from scipy.optimize import least_squares
+    from scipy.special import expit
+
     x = _SCALES[name](n)
 
     def residuals(p: Parameters) -> Numbers:
@@ -186,6 +189,9 @@ def _half_width(G: Gradient, residuals: Numbers) -> float:
 
     Given rho, the parameter's error is Student with the variance of the sandwich P Omega(rho) P^T, P the pseudoinverse of G.
     """
+    from scipy.optimize import brentq
+    from scipy.special import stdtr, stdtrit
+
     m, p = G.shape
     size = max(float(np.linalg.norm(residuals)), m**0.5 * _ROUNDING)
     # Whatever basis spans the columns of G, the same is left of the residuals.

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from scipy.special import ndtr, stdtrit
 from torch import Tensor
 
 from ostools.ground.errors import InputError
@@ -130,6 +129,8 @@ def expanded(level: float, n: int) -> float:
     Student's should. So its z is put at t_{n-1} sqrt(n / (n - 1)), which for a normal's mean makes both good.
     Source: Hesterberg, What teachers should know about the bootstrap (2015), The American Statistician 69, "expanded".
     """
+    from scipy.special import ndtr, stdtrit
+
     _require_level("bootstrap", level)
     if n < 2:
         raise InputError(f"bootstrap: expected at least two samples, found {n}")

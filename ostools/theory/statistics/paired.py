@@ -6,8 +6,6 @@ Cost: two roots of a one-dimensional integral, some milliseconds for any number 
 from __future__ import annotations
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import bdtr, betainc, betaincc, betaincinv
 
 from ostools.ground.errors import InputError
 from ostools.theory.statistics.intervals import IntervalEnds
@@ -52,6 +50,8 @@ def mcnemar(gained: int, lost: int) -> float:
     Source: McNemar, Note on the sampling error of the difference between correlated proportions or percentages (1947),
     Psychometrika 12.
     """
+    from scipy.special import bdtr
+
     _require_counts("mcnemar", gained, lost, max(gained + lost, 1))
     return min(1.0, 2 * float(bdtr(min(gained, lost), gained + lost, 0.5)))
 
@@ -65,6 +65,9 @@ def _require_counts(caller: str, gained: int, lost: int, questions: int) -> None
 
 
 def _lower(gained: int, lost: int, questions: int, tail: float) -> float:
+    from scipy.optimize import brentq
+    from scipy.special import betainc, betaincc, betaincinv
+
     differ = gained + lost
     if gained == 0:  # T is 0: minus Clopper and Pearson's upper end of q
         return -1.0 if differ == questions else -float(betaincinv(differ + 1, questions - differ, 1 - tail))

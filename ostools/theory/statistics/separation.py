@@ -8,7 +8,6 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 
 from ostools.ground.errors import InputError
 
@@ -49,6 +48,8 @@ def separation(
     Source: Newcombe, Confidence intervals for an effect size measure based on the Mann-Whitney statistic, part 2 (2006),
     Statistics in Medicine 25; Hanley and McNeil (1982), Radiology 143.
     """
+    from scipy.optimize import brentq
+
     x, is_right = np.asarray(scores, dtype=float), np.asarray(right, dtype=bool)
     groups = [0] * len(x) if strata is None else list(strata)
     if not len(x) == len(is_right) == len(groups) or bool(np.isnan(x).any()):

@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig
 
 from ostools.ground.errors import InputError, in_words, short_repr
+from ostools.ground.lens import PreTrainedConfig
 from ostools.models.files.checks import one_line
 from ostools.models.files.gguf_format.header import GgufHeader
 from ostools.models.files.gguf_format.rotation import rope_of

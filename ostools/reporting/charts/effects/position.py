@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 from ostools.measure.profiles.position_effect import MODEL, THIRDS, UNTRAINED, PositionEffect
 from ostools.reporting.findings.effects import contrast_words
@@ -45,6 +44,8 @@ def _position_panel(result: PositionEffect, width: int, height: int, titles: tup
 
 def position_curves(result: PositionEffect) -> Frame:
     """One row a source and position: value (a ratio to the middle third of the same passage), low, high (95% over passages)."""
+    from scipy.special import stdtrit
+
     table: Any = frame_of(result)
     table = table.assign(log=np.log10(table["norm"].to_numpy(dtype=float)))
     keys = ["source", "passage"]

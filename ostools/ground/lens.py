@@ -1,0 +1,60 @@
+"""Classes of TransformerLens and transformers by name, for annotations and `isinstance`, without importing the libraries.
+
+Importing them takes three seconds, which a refused option and a dry run do not need. A type checker sees the classes
+themselves. At run time each name here is a class that has no instances before its library is imported, and those of the
+library's class afterwards. Whoever makes one, or derives from it, imports it from the library.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABCMeta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformer_lens.hook_points import HookPoint as HookPoint
+    from transformer_lens.model_bridge import TransformerBridge as TransformerBridge
+    from transformer_lens.model_bridge.generalized_components import BloomBlockBridge as BloomBlockBridge
+    from transformer_lens.model_bridge.generalized_components import JointQKVAttentionBridge as JointQKVAttentionBridge
+    from transformer_lens.model_bridge.generalized_components import (
+        JointQKVPositionEmbeddingsAttentionBridge as JointQKVPositionEmbeddingsAttentionBridge,
+    )
+    from transformer_lens.model_bridge.generalized_components import MoEBridge as MoEBridge
+    from transformer_lens.model_bridge.generalized_components.base import GeneralizedComponent as GeneralizedComponent
+    from transformers import PreTrainedConfig as PreTrainedConfig
+    from transformers import PreTrainedModel as PreTrainedModel
+    from transformers import PreTrainedTokenizerBase as PreTrainedTokenizerBase
+    from transformers.cache_utils import Cache as Cache
+    from transformers.models.gptj.modeling_gptj import GPTJAttention as GPTJAttention
+    from transformers.pytorch_utils import Conv1D as Conv1D
+else:
+
+    class _Named(ABCMeta):
+        """Class of a class that stands for the one of the same name in `home`, a module that may not be imported."""
+
+        home: str
+
+        def __instancecheck__(cls, value: Any) -> bool:
+            return cls.__subclasscheck__(type(value))
+
+        def __subclasscheck__(cls, kind: type) -> bool:
+            library_class = getattr(sys.modules.get(cls.home), cls.__name__, None)
+            return kind is cls or (library_class is not None and issubclass(kind, library_class))
+
+    _COMPONENTS = "transformer_lens.model_bridge.generalized_components"
+    for _home, _name in (
+        ("transformer_lens.hook_points", "HookPoint"),
+        ("transformer_lens.model_bridge.transformer_bridge", "TransformerBridge"),
+        (f"{_COMPONENTS}.base", "GeneralizedComponent"),
+        (f"{_COMPONENTS}.bloom_block", "BloomBlockBridge"),
+        (f"{_COMPONENTS}.joint_qkv_attention", "JointQKVAttentionBridge"),
+        (f"{_COMPONENTS}.joint_qkv_position_embeddings_attention", "JointQKVPositionEmbeddingsAttentionBridge"),
+        (f"{_COMPONENTS}.moe", "MoEBridge"),
+        ("transformers.configuration_utils", "PreTrainedConfig"),
+        ("transformers.modeling_utils", "PreTrainedModel"),
+        ("transformers.tokenization_utils_base", "PreTrainedTokenizerBase"),
+        ("transformers.cache_utils", "Cache"),
+        ("transformers.models.gptj.modeling_gptj", "GPTJAttention"),
+        ("transformers.pytorch_utils", "Conv1D"),
+    ):
+        globals()[_name] = _Named(_name, (), {"home": _home})
