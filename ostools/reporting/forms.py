@@ -90,6 +90,8 @@ def panel_grid(
 
 
 TOKENS_WIDTH = 620
+HALF = 0.42
+"""Half the width of what is drawn of a token, in tokens."""
 
 
 def token_labels(frame: Frame) -> list[str]:
@@ -113,24 +115,40 @@ def profile(
     title: str = "",
     height: int = 260,
     last: bool = True,
+    dash: Any = alt.Undefined,
+    bands: Sequence[Band] = (),
+    width: float | int = 2,
     beside: Sequence[Any] = (),
-    **looks: Any,
 ) -> Any:
-    """One panel: a curve a series over the tokens of `frame`, grey where a token is not the text's.
+    """One panel: a level a series at each token of `frame`, which no line joins; grey where a token is not the text's.
 
-    last: False leaves the names of tokens to a panel below. beside: further marks. looks: of `curve`.
+    last: False leaves the names of tokens to a panel below. width: of a level. beside: further marks.
     """
     tokens, aside = token_labels(frame), template_positions(frame)
-    x = axes.token_axis(tokens, aside=aside)
-    options: dict[str, Any] = {"points": 16 if len(tokens) <= axes.TOKENS_NAMED else 0} | looks
-    marks = curve(rows, x if last else axes.quiet(x), y, hue, **options)
+    rows = rows.assign(start=rows["position"] - HALF, end=rows["position"] + HALF)
+    x = axes.token_axis(tokens, "start", 0.5, aside)
+    looks = {"x": x if last else axes.quiet(x), "x2": "end:Q", "color": hue}
+    marks = [
+        draw.rows(band_rows).mark_rect(opacity=opacity).encode(y=alt.Y(f"{low}:Q", **y), y2=f"{high}:Q", **looks)
+        for low, high, opacity in bands
+        if len(band_rows := rows.dropna(subset=[low, high]).dropna(axis="columns"))
+    ]
+    levels = draw.rows(draw.without_nan(rows)).encode(
+        y=alt.Y(f"{'shown' if 'shown' in rows else 'value'}:Q", **y), **looks
+    )
+    levels = levels.encode(tooltip=draw.tooltips(rows))
+    marks.append(levels.mark_rule(strokeWidth=width).encode(strokeDash=dash))
+    if "zero" in rows and rows["zero"].any():
+        marks.append(
+            axes.zero_marks(levels.encode(x=axes.token_axis(tokens, "position", 0.5, aside), x2=alt.Undefined))
+        )
     panel = mark_template(alt.layer(*marks, *beside), aside)
     return panel.properties(width=TOKENS_WIDTH, height=height, **({"title": draw.heading(title)} if title else {}))
 
 
 def token_bars(rows: Frame, tokens: list[str], hue: Any, title: str) -> Any:
     """One panel: bars from `low` to `high` at each token, with a line at 0; the signed parts of a sum."""
-    data = rows.assign(start=rows["position"] - 0.42, end=rows["position"] + 0.42)
+    data = rows.assign(start=rows["position"] - HALF, end=rows["position"] + HALF)
     x = axes.token_axis(tokens, "start", 0.5)
     marks = (
         draw.rows(data)

@@ -193,6 +193,7 @@ def made_failure_stage(
     frame["prompts"] = [0 if decoded is None else sum(each) for each in answers.values()]
     frame["decoded"] = float("nan") if decoded is None else decoded / frame["prompts"]
     parameters = {"task": "count-ones-bernoulli", "dtypes": ["bfloat16"], "lengths": list(answers), "read_at": READ_AT}
+    parameters |= {"prompts": 6, "seeds": [0, 1]}
     provenance = replace(PROVENANCE, parameters=parameters)
     steps = pd.DataFrame([{"dtype": "bfloat16", "test": SAME, "step": 0.0, "low": -0.1, "high": 0.1}])
     return FailureStage(frame, provenance, rows, Decodability(probes, PROVENANCE, said, steps))

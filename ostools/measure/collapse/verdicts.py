@@ -19,6 +19,7 @@ from typing import Any
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.names import checked_name
+from ostools.ground.words import runs
 from ostools.results import Frame, Provenance
 from ostools.tasks import CollapseTask
 from ostools.theory.distances import IN_A_ROW, NORMS, HiddenRange, hidden_ranges
@@ -245,19 +246,23 @@ def _without_range(curve: Curve, count: int, hidden: str) -> tuple[str, str]:
 
 
 def _in_words(curve: Curve, ranges: tuple[HiddenRange, ...], limits: Limits, hidden: str, apart_word: str) -> str:
-    parts = [_range_in_words(curve, span, limits, apart_word) for span in ranges]
+    parts = [_range_in_words(curve, span, limits, hidden, apart_word) for span in ranges]
     if single := sum(curve.hidden) - sum(span.hidden for span in ranges):
         parts.append(f"and at {single} more length{'s' * (single != 1)}, fewer than {IN_A_ROW} in a row")
     return f"{hidden} {'; '.join(parts)}"
 
 
-def _range_in_words(curve: Curve, span: HiddenRange, limits: Limits, apart_word: str) -> str:
+def _range_in_words(curve: Curve, span: HiddenRange, limits: Limits, hidden: str, apart_word: str) -> str:
     start, end = curve.lengths.index(span.first), curve.lengths.index(span.last)
     shortest = ", the shortest tried," if start == 0 else ""
     upper = f"on, up to {span.last}, the last length tried" if span.open else f"to {span.last}"
-    tried, spread = span.lengths_tried, span.last - span.first + 1
-    count = f"all {tried}" if span.hidden == tried else f"{span.hidden} of the {tried}"
-    count += " lengths tried" + (f", of {spread}" if spread != tried else "")
+    tried, spread = curve.lengths[start : end + 1], span.last - span.first + 1
+    holes = [n for n, is_hidden in zip(tried, curve.hidden[start : end + 1], strict=True) if not is_hidden]
+    is_sparse = len(tried) < spread
+    count = (
+        f"{len(tried)} of the {spread} lengths in the range were tried" if is_sparse else f"all {spread} lengths tried"
+    )
+    count += f"; not {hidden} at {runs(holes)}" if holes else f", all {hidden}" if is_sparse else ""
     after = curve.hidden[end + 1 : end + 1 + IN_A_ROW]
     ends, apart = "", after.count(False)
     if len(after) == IN_A_ROW:

@@ -41,7 +41,7 @@ class ErrorVerdict:
             f"of {lengths} length{'s' * (lengths != 1)} with a wrong answer the pair is told apart at {self.apart}"
         )
         if self.verdict == UNTOLD:
-            return f"Whether wrong answers are collapse cannot be told: {self.reason} ({counted})."
+            return f"Whether wrong answers come from hidden pairs cannot be told: {self.reason} ({counted})."
         return f"The answers are {self.verdict}: {counted}."
 
 

@@ -12,10 +12,9 @@ from ostools.measure.profiles.compare import compare
 from ostools.paper.claims.claims import Reproduction
 from ostools.paper.claims.parts import ATTENTION, CERTIFIED, LAYERS, LEMMAS, OVER_SQUASHING, PRINTED
 from ostools.paper.figures.counting import figure_4_of
-from ostools.reporting.page.section import Part, Section, Table, frame_table, render_sections, spelled
+from ostools.reporting.page.section import Part, Section, Table, block, frame_table, render_sections, spelled
 from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.reporting.sections.about import again_section, origin_terms
-from ostools.reporting.sections.blocks import block
 from ostools.results import Frame, Result, frame_of
 
 TITLES = {

@@ -14,7 +14,13 @@ from ostools.measure.answers.paired import AnswerDifference
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
 from ostools.measure.answers.result import Evaluation
 from ostools.measure.answers.values import digits_in
-from ostools.reporting.findings.answers import constant_answer, constant_words, evaluation_notes, task_of
+from ostools.reporting.findings.answers import (
+    constant_answer,
+    constant_words,
+    counting_words,
+    evaluation_notes,
+    task_of,
+)
 from ostools.reporting.forms import BAND, curve, log_rows, looks_by_name, rules
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Column, Frame, Row, frame_of
@@ -120,7 +126,7 @@ def evaluation_chart(result: Evaluation) -> Any:
     notes = ["On the diagonal an answer is right; larger: more answers."] if numeric else []
     notes += evaluation_notes(result)
     if constant is not None:
-        notes.append(f"Dotted across: the {constant_words(result)}")
+        notes.append(f"Dotted across: {constant_words(result)}")
     if end is not None and result.provenance.parameters["rewritten"]:
         notes.append("The lengths of training are those of the task without the mitigation.")
     mitigation_words = "" if mitigation == "none" else f", under {mitigation}"
@@ -279,17 +285,8 @@ def counting_chart(result: Counting) -> alt.VConcatChart:
         points = error_points(answers, outcome, x, largest_error(frame), _NUMBER_LOOKS, filled=True, size=32)
         below.append(draw.panel([points, *_marks(row, end, lengths, labelled=False)], _COLUMN, _BENEATH))
     title = f"{task}: distance between the prompts of n and n + 1 items, and the answers"
-    notes = [*map(_prediction_line, summary)]
+    notes = [*map(counting_words, summary)]
     return draw.figure([above, below], title, notes, between=16, color="shared", shape="shared", strokeDash="shared")
-
-
-def _prediction_line(row: Row) -> str:
-    """Predicted, then measured."""
-    error = "none" if pd.isna(row["first_error"]) else f"n = {row['first_error']}"
-    return (
-        f"{row['dtype']}: predicted impossible where the pair is hidden: {row['impossible_status']}; "
-        f"measured first wrong number: {error}; together: {row['verdict']}"
-    )
 
 
 def _marks(row: Row, end: int | None, lengths: Column, labelled: bool) -> list[Any]:

@@ -116,7 +116,9 @@ def hidden_ranges(
             "series": dtype,
             "length": span.first,
             "end": span.last,
-            "words": f"hidden from n = {span.first}" + ("" if span.open else f" to {span.last}"),
+            "words": f"hidden from n = {span.first}"
+            + ("" if span.open else f" to {span.last}")
+            + (f", {holes} holes" if (holes := span.lengths_tried - span.hidden) else ""),
         }
         for (pair, dtype, site, layer), verdict in verdicts.items()
         if site in sites and dtype in dtypes and layer == last[site]

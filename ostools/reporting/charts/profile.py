@@ -82,13 +82,13 @@ def _profile_panel(frame: Frame, shapes: Any, names: list[str], aside: list[int]
     thirds = _thirds(shapes, tested, first["position"].to_numpy()[places(first, tested)])
     segments = []
     if len(thirds):
-        thick = draw.rows(thirds).mark_rule(strokeWidth=3.5, strokeCap="round")
-        x = axes.token_axis(token_labels(frame), aside=aside)
+        thick = draw.rows(thirds).mark_rule(strokeWidth=4, opacity=0.5)
+        x = axes.token_axis(token_labels(frame), margin=0.5, aside=aside)
         ends = {"x": x, "x2": "to:Q", "y": alt.Y("mean:Q", **y), "color": draw.hue("series", names)}
         segments = [thick.encode(**ends, tooltip=draw.tooltips(thirds))]
     of = "of the text" if aside else "first token taken out"
     title = f"Thick: geometric mean of each third, {of}" if len(thirds) else "Profile"
-    looks: dict[str, Any] = {"height": 240, "width": 1.2, "beside": segments}
+    looks: dict[str, Any] = {"height": 240, "beside": segments}
     return profile(rows, frame, y, draw.hue("series", names), title=title, **looks)
 
 
@@ -178,7 +178,7 @@ def faithfulness_chart(result: Faithfulness) -> Any:
     profiles = list(dict.fromkeys(result.correlations["profile"]))
     hue = draw.hue("series", {way: _HUES[way] for way in ways}, columns=3)
     rows, y = log_rows(token_rows(frame, value=frame["y_change"], series=frame["way"]), "change of y without token i")
-    tokens = profile(rows, frame, y, hue, title=_TITLE, height=_HEIGHT, width=1.2)
+    tokens = profile(rows, frame, y, hue, title=_TITLE, height=_HEIGHT)
     panels = [
         [tokens],
         [_ranks(result.correlations, effect, profiles, ways, hue) for effect in EFFECTS],

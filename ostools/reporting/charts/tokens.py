@@ -1,7 +1,7 @@
 """Profiles over the tokens of a prompt: sensitivity, path sums, both side by side, their change, untrained models, parts of a
 logit.
 
-One panel per norm, since an operator norm and a Frobenius norm share no axis; one line per linearisation or variant; path sums
+One panel per norm, since an operator norm and a Frobenius norm share no axis; one level per linearisation or variant; path sums
 whose constant is unknown, of which only the shape counts, have a panel of their own.
 """
 
@@ -114,7 +114,7 @@ def _profiles(rows: Frame, title: str, symbol: str = "y", first: Sequence[str] =
     panels = []
     for norm in norms:
         norm_rows, y = log_rows(data[rows["norm"] == norm], norm_named(norm, symbol), ("lower", "upper"))
-        looks: dict[str, Any] = {"dash": dash, "bands": [("lower", "upper", 0.15)], "width": 1.8}
+        looks: dict[str, Any] = {"dash": dash, "bands": [("lower", "upper", 0.15)]}
         panels.append([profile(norm_rows, rows, y, hue, last=norm == norms[-1], **looks)])
     notes = [*first, *template_note(template_positions(rows))]
     notes += [LOWER_END_NOTE] if ((rows["kind"] == "estimated") & (rows["norm"] == "operator")).any() else []
@@ -152,9 +152,7 @@ def change_chart(result: Change) -> Any:
     panels = []
     for norm in norms:
         norm_rows = rows[rows["norm"] == norm]
-        data = token_rows(
-            norm_rows, series=norm_rows["source"], value=norm_rows["ratio"].astype(float), run=_neighbours(norm_rows)
-        )
+        data = token_rows(norm_rows, series=norm_rows["source"], value=norm_rows["ratio"].astype(float))
         data, y = log_rows(data, _RATIOS[norm], also=[1.0])
         same = draw.line_at("y", "value", 1.0, colour=theme.colour("float64"))
         panels.append([profile(data, table, y, hue, height=220, last=norm == norms[-1], beside=same)])
@@ -164,11 +162,6 @@ def change_chart(result: Change) -> Any:
         [*result.findings(), "Above the line at 1 the second is larger."],
         between=18,
     )
-
-
-def _neighbours(rows: Frame) -> Any:
-    """Which row of neighbours each token is in: no line leads over tokens that have no ratio."""
-    return (rows.groupby("source")["position"].diff().fillna(1) != 1).cumsum()
 
 
 SOURCES = {

@@ -9,6 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 MOST = 5
+SHAPES = {
+    "U-shape": ("U", "The middle of {} counts for less than both its ends"),
+    "rises at the end only": (
+        "recency",
+        "The end of {} counts for more than its middle, and its start is not shown to",
+    ),
+    "rises at the start only": (
+        "primacy",
+        "The start of {} counts for more than its middle, and its end is not shown to",
+    ),
+    "inverted U": ("inverted U", "The middle of {} counts for more than both its ends"),
+    "no shape shown": ("none", "It is not shown that any part of {} counts for more than another"),
+}
+"""By the shape of a profile (`theory.profiles`) its word, and its sentence about a text."""
+
+
+def shape_sentence(shape: str, text: str) -> str:
+    """What a shape says of `text` ("the prompt"), with the shape's word where it has one."""
+    word, sentence = SHAPES[shape]
+    return sentence.format(text) + ("." if word == "none" else f" ({word}).")
 
 
 def first_few(sentences: Sequence[str], count: int = MOST) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -64,19 +63,19 @@ def evaluation_notes(result: Evaluation) -> list[str]:
 
 
 def _right_line(frame: Frame) -> list[str]:
-    """At how many prompts the right line is likelier than not (log p above log 1/2); its mean log p, and its range."""
+    """log p of the right answer line: its mean, its range, and at how many prompts it is above log 1/2."""
     lines = frame.drop_duplicates(["length", "seed"]).dropna(subset="log_probability")
     values = lines["log_probability"].to_numpy(dtype=float)
     if not len(values):
         return []
-    count, lengths = len(values), lines["length"].tolist()
+    low, high = (
+        f"{values[place]:.3g} ({lines['length'].iloc[place]} items)" for place in (values.argmin(), values.argmax())
+    )
     likely = int((values > math.log(0.5)).sum())
-    at_prompts = f"{likely} of {count} prompt{'s' * (count != 1)}"
-    text = f"The right line is likelier than not at {at_prompts}: log p {values.mean():.3g} nats"
-    if count == 1:
-        return [f"{text}."]
-    low, high = (f"{values[place]:.3g} ({lengths[place]} items)" for place in (values.argmin(), values.argmax()))
-    return [f"{text} in the mean, from {low} to {high}."]
+    return [
+        f"log p of the right answer line: mean {values.mean():.3g} nats, from {low} to {high}; above log 1/2 at {likely} of "
+        f"{len(values)} prompts."
+    ]
 
 
 def _unread_notes(summary: Frame, limit: int | None, grade: str | None) -> list[str]:
@@ -185,11 +184,13 @@ def constant_answer(result: Evaluation) -> tuple[str, int, int]:
 
 
 def constant_words(result: Evaluation) -> str:
-    """On how many prompts one and the same answer is right: the end of a sentence; empty for one prompt."""
+    """The best constant answer, and on how many prompts it is right; empty for one prompt."""
     answer, right, prompts = constant_answer(result)
-    if prompts == 1:
-        return ""
-    return f"answer {theme.short_word(answer)} to every prompt would be right on {right} of {prompts}."
+    return (
+        ""
+        if prompts == 1
+        else f"best constant answer, {theme.short_word(answer)}: right on {right} of {prompts} prompts."
+    )
 
 
 def answers_sentence(result: Evaluation) -> str:
@@ -201,7 +202,7 @@ def answers_sentence(result: Evaluation) -> str:
     text = f"Measured on {frame_of(result)['task'].iloc[0]}, {right} of {total} answers are right ({span})"
     if unread_count := total - result.read:
         text += f"; {unread_count} could not be read, and are neither right nor wrong"
-    constant = f" The {words}" if (words := constant_words(result)) else ""
+    constant = f" B{words[1:]}" if (words := constant_words(result)) else ""
     if summary["accuracy"].nunique() == 1:
         return f"{text}.{constant}"
     worst = summary.loc[summary["accuracy"].idxmin()]
@@ -236,59 +237,30 @@ def difference_findings(result: AnswerDifference) -> list[str]:
 
 # --- counting
 
+SCOPE = (
+    "Predicted and measured are about the answer's first token, after the answer line is begun. The corollary is one-sided: it "
+    "does not speak of errors at other counts, nor of errors in later tokens."
+)
+
 
 def counting_findings(result: Counting) -> list[str]:
-    """A paragraph for each dtype on Corollary 6.2: predicted and measured; and how far training went."""
-    frame = frame_of(result)
-    trained: Mapping[str, int] = result.provenance.model.get("trained_lengths") or {}
-    end = trained.get(str(frame["task"].iloc[0]))
-    paragraphs = [f"{_predicted(row)} {_measured(row)}{_agreement(row)}" for _, row in result.summary.iterrows()]
-    scope = (
-        "Predicted and measured are about the answer's first token, after the answer line is begun. The corollary is "
-        "one-sided: it does not speak of errors at other counts, nor of errors in later tokens."
+    """Corollary 6.2's prediction and the answers, a sentence a dtype; what it does not speak of."""
+    return [*first_few([counting_words(row) for _, row in result.summary.iterrows()], MOST - 1), SCOPE]
+
+
+def counting_words(row: Row) -> str:
+    """The counts that are predicted impossible, those that were answered wrong, and whether the two agree."""
+    unread = row["something_else"] + row["cut_off"]
+    right = row["counts"] - row["errors"] - unread
+    first = "none" if pd.isna(row["first_error"]) else f"n = {row['first_error']}"
+    text = (
+        f"{row['dtype']}: predicted impossible where the pair is hidden: {row['impossible_status']}. Measured: {right} of "
+        f"{row['counts']} answers right, {unread} without a number; first wrong number: {first}."
     )
-    trained_words = (
-        f"The model was trained on this prompt up to n = {end}. Errors beyond say little about over-squashing."
-    )
-    is_beyond = end is not None and int(frame["length"].max()) > end
-    return [*first_few(paragraphs, MOST - 2), scope, *([trained_words] if is_beyond else [])]
-
-
-def _predicted(row: Row) -> str:
-    if pd.isna(row["impossible_from"]):
-        return f"{row['dtype']}: no impossible count is predicted ({row['impossible_status']})."
-    return (
-        f"{row['dtype']}: the pair of n and n + 1 items is {row['impossible_status']}. There the prompts are closer at y than "
-        "the rounding noise of their difference, so that the answers' first tokens are not expected to differ (predicted)."
-    )
-
-
-def _measured(row: Row) -> str:
-    other_count, cut_count = row["something_else"], row["cut_off"]
-    right = row["counts"] - row["errors"] - other_count - cut_count
-    text = f"Measured: {right} of {row['counts']} answers {'has' if right == 1 else 'have'} the right number"
-    text += f", {other_count} with something that is not one whole number" if other_count else ""
-    text += f", {cut_count} cut off before its end" if cut_count else ""
-    if pd.isna(row["first_error"]):
-        return f"{text}; none is wrong." if right else f"{text}."
-    start = row["always_errs_from"]
-    until = "no wrong answer follows the last right one"
-    until = until if pd.isna(start) else f"from n = {start} on no answer is right"
-    return f"{text}; the first wrong answer is at n = {row['first_error']}, and {until}."
-
-
-def _agreement(row: Row) -> str:
-    """Whether prediction and answers agree; empty where there is nothing to compare."""
-    pairs, differ = row["pairs_hidden"], row["differ_hidden"]
-    if not pairs:
-        return ""
-    text = f" There the first tokens are the same at {pairs - differ} of {pairs} pairs"
-    text += f"; at {differ} they differ below the noise, which the prediction did not expect." if differ else "."
-    if not row["tested_pairs"]:
-        return f"{text} The right first tokens do not differ at any of these pairs, so the answers do not test the prediction."
-    outcome = "does not give either, so its answers could not have contradicted the prediction, and do not test it"
-    if row["right_twice"]:
-        outcome = f"gives both at {row['right_twice']}, a CONTRADICTION of the prediction"
-    elif row["right_once"]:
-        outcome = f"does not give both at any of them (it gives one at {row['right_once']}), as predicted"
-    return f"{text} At {row['tested_pairs']} of these pairs the right first tokens differ: the model {outcome}."
+    if row["pairs_hidden"]:
+        text += (
+            f" Of {row['pairs_hidden']} hidden pairs the answers' first tokens are the same at "
+            f"{row['pairs_hidden'] - row['differ_hidden']}; of {row['tested_pairs']} whose right first tokens differ the model "
+            f"gives both at {row['right_twice']}, one at {row['right_once']}."
+        )
+    return f"{text} Prediction: {row['verdict']}."

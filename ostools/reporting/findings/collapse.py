@@ -163,8 +163,8 @@ def collapse_findings(result: Collapse) -> list[str]:
         pair_verdict([result]),
         " ".join(where_read(result.provenance.parameters, next_tokens(result))),
         _fall(curve, lengths_words, exact_from(result.reference_curve(pair)), COMPARED[pair]),
-        " ".join([*_dtypes(result), *_training(result), *_route_differences(result)]),
-        " ".join([_answers(logits[logits["pair"] == pair]) if len(logits) else "", *_one_more_digit(result)]).strip(),
+        " ".join([*_dtypes(result), *_route_differences(result)]),
+        _answers(logits[logits["pair"] == pair]) if len(logits) else "",
     ]
     return [sentence for sentence in sentences if sentence]
 
@@ -263,15 +263,10 @@ def _dtypes(result: Collapse) -> list[str]:
     sentences = []
     for dtype, of_dtype in rows.groupby("dtype", sort=False):
         steps = float(of_dtype[of_dtype["length"] >= of_dtype["length"].quantile(0.75)]["ulps"].median())
-        stored, _, part = str(dtype).partition("-")
-        unit = (
-            "representable steps"
-            if part in ("", "eager")
-            else f"steps of {stored} at the size of y (y itself is float32)"
-        )
         verdict = f" the pair is {verdicts[str(dtype)].words};" if dtype in verdicts else ""
         sentences.append(
-            f"In {dtype}{verdict} the median distance over the last quarter of the lengths is {number(steps)} {unit}."
+            f"In {dtype}{verdict} the median distance over the last quarter of the lengths is {number(steps)} representable "
+            f"steps of {str(dtype).partition('-')[0]}."
         )
     return sentences
 
@@ -300,30 +295,6 @@ def _route_differences(result: Collapse) -> list[str]:
     return [
         "Kernels may round differently at another length. If a prompt has a pass of its own, its y differs from these rows by "
         f"up to {parts} (relative L2, at the probed lengths)."
-    ]
-
-
-def _one_more_digit(result: Collapse) -> list[str]:
-    digit = reference_curve(result, "one-more-digit")
-    if digit.empty:
-        return []
-    text = (
-        "The pair with one more digit after a separator is another question: its prompts differ by two tokens, so no theorem "
-        f"applies. Its measured distance has a median of {number(float(digit.median()))}"
-    )
-    theorem = reference_curve(result, "theorem")
-    theorem = theorem[theorem.index.isin(list(digit.index))]
-    beside = f"; the theorem pair's is {number(float(theorem.median()))} at the same lengths" if len(theorem) else ""
-    return [f"{text}{beside}."]
-
-
-def _training(result: Collapse) -> list[str]:
-    """Whether lengths were measured that were never trained."""
-    trained, measured = longest_trained(result), result.measured()
-    if measured.empty or trained is None or int(measured["length"].max()) <= trained:
-        return []
-    return [
-        f"The model was trained on this prompt up to n = {trained}. Longer lengths say little about over-squashing."
     ]
 
 

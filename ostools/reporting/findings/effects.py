@@ -9,7 +9,7 @@ import pandas as pd
 from ostools.ground.words import number
 from ostools.measure import Faithfulness
 from ostools.measure.faithfulness.faithfulness import BETWEEN
-from ostools.reporting.findings import MOST, first_few
+from ostools.reporting.findings import MOST, first_few, shape_sentence
 from ostools.results import Frame, Row
 
 if TYPE_CHECKING:
@@ -23,15 +23,6 @@ QUANTITY_WORDS = {
     "log_probability": "log p of the answer",
 }
 _LEVEL = 0.05
-SHAPES = {
-    "U-shape": "The middle of a text counts for less than both its ends.",
-    "rises at the end only": "The start and the middle of a text count for less than its end.",
-    "rises at the start only": "The start of a text counts for more than its middle and its end.",
-    "inverted U": "The middle of a text counts for more than both its ends.",
-    "no shape shown": "The test does not show that any part of a text counts for less.",
-}
-FALLS_BEHIND = ("U-shape", "rises at the end only")
-"""Shapes in which the middle of a text counts for less than its end."""
 _SUBJECTS = {"model": "The model", "untrained": "The same architecture before training"}
 """By the names of `measure.profiles.position_effect.MODEL` and `UNTRAINED`."""
 
@@ -140,7 +131,7 @@ def position_findings(result: PositionEffect) -> list[str]:
         "rotations, so that every token stands once in each third. Times the middle third's norm (95% interval over passages): "
     )
     learnt = f" {_learnt(rows.loc['model minus untrained'])}" if "untrained" in rows.index else ""
-    return [SHAPES[result.verdict], f"{over}{' '.join(contrast_words(result))}{learnt}"]
+    return [shape_sentence(result.verdict, "a text"), f"{over}{' '.join(contrast_words(result))}{learnt}"]
 
 
 def _times(row: Row, end: str) -> str:

@@ -172,7 +172,11 @@ def _best(probes: Decodability, dtype: str, under: str = "") -> str:
         length = frame[(frame["site"] == "length") & (frame["test"] == test)]["accuracy"]
         shares |= {"length alone": length.iloc[0]} if len(length) else {}
         beside = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-        where = f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} [{probe['low']:.0%}, {probe['high']:.0%}]"
+        has_interval = probe["high"] - probe["low"] < 1  # of 0% to 100% nothing is known
+        interval = (
+            f"[{probe['low']:.0%}, {probe['high']:.0%}]" if has_interval else "(too few to say within what interval)"
+        )
+        where = f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} {interval}"
         tests.append(f"{where} ({beside})" if beside else where)
     return f"{dtype}{under}: {best['finding']}. The probe is right most often {_at(best)}: {'; '.join(tests)}."
 

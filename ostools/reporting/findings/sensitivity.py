@@ -19,6 +19,7 @@ from ostools.measure.bounds.variants import FEWEST, RIGHT_FACTOR, RIGHT_RANK
 from ostools.measure.jacobian.norms import WIDE
 from ostools.measure.profiles.profile import NO_SINK, OF_TEXT
 from ostools.measure.prompts import of_text
+from ostools.reporting.findings import shape_sentence
 from ostools.reporting.findings.position import where_read
 from ostools.reporting.style import theme
 from ostools.reporting.style.prompt import template_positions, template_share, token_count_words
@@ -27,13 +28,6 @@ from ostools.results import Frame, Row, frame_of
 
 LOOSE = 3.0
 """A bound 10^LOOSE too large in the median says nothing of the size."""
-SHAPES = {
-    "U-shape": "The middle of the prompt counts for less than both ends.",
-    "rises at the end only": "The middle of the prompt counts for less than its end.",
-    "rises at the start only": "The start of the prompt counts for more than its middle.",
-    "inverted U": "The middle of the prompt counts for more than both ends.",
-    "no shape shown": "The test does not show that any part of the prompt counts for less.",
-}
 NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
 _DEFECT = "A certified bound that fails is a defect of this software or of the run: please report it"
 
@@ -120,17 +114,19 @@ def certificate_words(result: Sensitivity) -> str:
     if not certificates:
         return ""
     error, within = (max(certificate[name] for certificate in certificates) for name in ("error", "within"))
-    verdict = f"Arithmetic: the network, moved a little, moves as its derivative says, to {_share(error)}."
-    detail = f"The Jacobians of all tokens together are within {_share(within)} of the true ones (95%)."
+    words = (
+        f"Arithmetic: the norms of all tokens together may be off by up to {_share(within)} (95%); the network, moved a "
+        f"little, moves as its derivative says, to {_share(error)}."
+    )
     rows: Frame = result.frame[result.frame["frobenius_upper"] > result.frame["frobenius_lower"]]
     if len(rows):
         half = (rows["frobenius_upper"] - rows["frobenius_lower"]) / (2 * rows["frobenius_norm"])
-        detail += (
-            f" Sampling, another error: each norm is estimated from a few random directions, with an interval (95%) of "
-            f"{_share(float(half.median()))} to either side in the median; {int((half > WIDE).sum())} of {len(rows)} are "
-            f"wider than {WIDE:.0%}."
+        words += (
+            f" Sampling, another error: each norm is estimated from a few random directions, and may be off by "
+            f"{_share(float(half.median()))} to either side in the median (95%); {int((half > WIDE).sum())} of {len(rows)} by "
+            f"more than {WIDE:.0%}."
         )
-    return f"{verdict} {detail}"
+    return words
 
 
 def _share(value: float) -> str:
@@ -209,7 +205,7 @@ def shape_findings(result: Profile) -> list[str]:
     )
     kind = METHOD_KINDS[str(result.frame["method"].iloc[0])].capitalize()
     return [
-        SHAPES[str(row["verdict"])],
+        shape_sentence(str(row["verdict"]), "the prompt"),
         f"{kind}, {row['linearisation']} derivative: the last third of the tokens has {end} the norm of the middle third; the "
         f"first third has {start}.",
     ]

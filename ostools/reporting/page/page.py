@@ -51,14 +51,14 @@ class Script:
 class Figure:
     """A chart on a page: an id, a caption, and its words for those who do not see it.
 
-    has_words: the page says below the chart what the chart says under its title.
+    said: the sentences beside it; a note of the chart that they hold is not printed twice.
     """
 
     name: str
     chart: alt.TopLevelMixin
     caption: str
     alt_text: str
-    has_words: bool = False
+    said: str = ""
 
     @cached_property
     def spec(self) -> dict[str, Any]:
@@ -72,8 +72,8 @@ class Figure:
 
     @property
     def notes(self) -> list[str]:
-        """The lines under the chart's title, which a page sets as text."""
-        return [] if self.has_words else _lines(self.spec, "subtitle")
+        """The lines under the chart's title that no sentence beside it says, which a page sets as text."""
+        return [line for line in _lines(self.spec, "subtitle") if line not in self.said]
 
     @property
     def data(self) -> Markup:

@@ -1,20 +1,27 @@
-"""The pieces of a page, as data; one template renders all of them."""
+"""The one builder of pages: a page is a list of sections, a section a list of parts (a result, its chart, its sentences).
+
+`block` makes the part of a result. `render_sections` renders the sections by one template, whatever the page is of: a
+report, two models, a sweep, a reproduction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from ostools.ground.errors import InputError, in_words
 from ostools.ground.words import number
 from ostools.reporting.page.page import Figure, Script, render
 from ostools.reporting.style.theme import display_token, visible
-from ostools.results import Frame
+from ostools.results import Chart, Frame, Result
+from ostools.results.table_head import TableHead
 
 FOUND, NOT_FOUND, OPEN, UNTESTED = "found", "not found", "not decided", "not tested"
+OVER_SQUASHING, NO_SHAPE = "U: over-squashing", "none"
 HOLD, NO_SIZE, FAIL = "hold", "hold, of no use as a size", "FAIL"
 """The words of a field of the strip; the last three are of certified bounds."""
 
@@ -74,7 +81,9 @@ class StripField:
         """The colour class of the word; the word itself says it too."""
         if self.good_if_found:
             return "no" if self.state == FOUND else "open"
-        return {FOUND: "yes", FAIL: "yes", NOT_FOUND: "no", HOLD: "no"}.get(self.state, "open")
+        if self.state in (FOUND, OVER_SQUASHING, FAIL):
+            return "yes"
+        return "no" if self.state in (NOT_FOUND, NO_SHAPE, HOLD) else "open"
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,11 @@ class More:
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a section, rendered in this order; what is empty is absent."""
+    """A piece of a section, rendered in this order; what is empty is absent.
+
+    leads: the words under which its first two findings stand on the first screen; empty: they do not. suffix: of the
+    anchors that it has and leads to.
+    """
 
     title: str = ""
     quote: str = ""
@@ -116,6 +129,8 @@ class Part:
     view: ScriptView | None = None
     notes: Sequence[str] = ()
     more: Sequence[More] = ()
+    leads: str = ""
+    suffix: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,6 +142,48 @@ class Section:
     nav: str
     lead: str
     parts: Sequence[Part]
+
+    @property
+    def headlines(self) -> list[Headline]:
+        """The first finding of each part that leads, and the second beside it."""
+        return [
+            Headline(part.findings[0], " ".join(part.findings[1:2]), self.name, part.leads)
+            for part in self.parts
+            if part.leads and part.findings
+        ]
+
+
+def block(
+    result: Result,
+    name: str,
+    caption: str,
+    sentences: Sequence[str] | None = None,
+    *,
+    chart: Callable[[Any], Chart] | None = None,
+    in_detail: bool = True,
+    **fields: Any,
+) -> Part:
+    """A result's chart, its findings (or these sentences), and its tables folded away (`in_detail`).
+
+    fields: of the part. A chart that cannot be drawn is replaced by the reason.
+    """
+    sentences = result.findings() if sentences is None else sentences
+    detail = [More("In detail", tables=tables_of(result))] if in_detail else []
+    fields |= {"findings": sentences, "more": [*fields.get("more", ()), *detail]}
+    try:
+        words = f"{caption}. {' '.join(sentences[:2])}".strip()  # for who hears the page: the finding and its numbers
+        drawn = result.plot() if chart is None else chart(result)
+        return Part(figure=Figure(name, drawn, caption, words, " ".join(sentences)), **fields)
+    except (InputError, LookupError, ValueError) as error:
+        fields["notes"] = [f"{caption} could not be drawn: {in_words(error)}", *fields.get("notes", ())]
+        return Part(**fields)
+
+
+def tables_of(result: Result, *heads: TableHead) -> list[Table]:
+    """The tables of a result as a terminal has them, with all of their rows; `heads`: others than those of its class."""
+    default = TableHead("summary" if hasattr(result, "summary") else "frame")
+    tables = (head.of(result) for head in heads or result.tables or (default,))
+    return [frame_table(title, frame) for title, frame in tables if len(frame)]
 
 
 def render_sections(title: str, lead: str, sections: Sequence[Section]) -> str:

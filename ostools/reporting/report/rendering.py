@@ -11,7 +11,7 @@ chart keeps its model's name and its own scale.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,16 @@ from ostools.reporting.findings.answers import answer_counts, task_of
 from ostools.reporting.findings.collapse import cases, nearest_to_noise
 from ostools.reporting.findings.effects import contrast_words
 from ostools.reporting.page.page import Figure
-from ostools.reporting.page.section import FOUND, UNTESTED, Headline, Part, Section, StripField, render_sections
+from ostools.reporting.page.section import (
+    FOUND,
+    OVER_SQUASHING,
+    UNTESTED,
+    Headline,
+    Part,
+    Section,
+    StripField,
+    render_sections,
+)
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.about import again_section, reading_section, run_section
 from ostools.reporting.sections.records import Measurements
@@ -42,109 +51,86 @@ _LEAD = (
 )
 
 
-def _sections(measured: Measurements) -> dict[str, Section]:
+def render_report(measured: Sequence[Measurements], command: str) -> str:
+    """The page of one model, or of two."""
+    sections = [sections_of(of_one) for of_one in measured]
+    screens = [first_screen(*pair) for pair in zip(measured, sections, strict=True)]
+    runs = [run_section(of_one) for of_one in measured]
+    last = [reading_section(), again_section(command, measured[0].prompt)]
+    if len(measured) == 1:
+        model: Any = measured[0].provenance.model
+        title = "The embedded model" if model["name"] == EMBEDDED else theme.title(title_of(model))
+        size = f"{model['architecture']}, {model['n_parameters']:,} parameters, {model['dtype']}."
+        first = Section("findings", "Findings", "Findings", "", screens)
+        return render_sections(title, _LEAD.format("this model", size), [first, *runs, *sections[0].values(), *last])
+    names = _names(measured)
+    suffixed = [replace(screen, suffix=f"-{place}") for place, screen in enumerate(screens, 1)]
+    columns = [replace(screen, title=name, overview=()) for screen, name in zip(suffixed, names, strict=True)]
+    charts = [Part(overview=screen.overview, suffix=screen.suffix) for screen in suffixed]
+    first = Section("findings", "Findings", "Findings", "", [Part(columns=columns), Part(columns=charts)])
+    pages = [[run, *(present.get(name) for name in SECTIONS)] for run, present in zip(runs, sections, strict=True)]
+    by_question = [
+        _of_model(section, place, names[place])
+        for pair in zip(*pages, strict=True)
+        for place, section in enumerate(pair)
+        if section is not None
+    ]
+    note = (
+        "Each number is of the model that its section names. The distances and norms of two models do not share a unit."
+    )
+    return render_sections(" and ".join(names), _LEAD.format("two models", note), [first, *by_question, *last])
+
+
+def sections_of(measured: Measurements) -> dict[str, Section]:
     """The sections whose data exist, by name."""
     sections = {name: record.section(measured) for name, record in SECTIONS.items()}
     return {name: section for name, section in sections.items() if section is not None}
 
 
-def render_report(measured: Measurements, command: str) -> str:
-    """The page of one model."""
-    model: Any = measured.provenance.model
-    title = "The embedded model" if model["name"] == EMBEDDED else theme.title(title_of(model))
-    size = f"{model['architecture']}, {model['n_parameters']:,} parameters, {model['dtype']}."
-    sections = _sections(measured)
-    first = findings_section(measured, list(sections))
-    last = reading_section(), again_section(command, measured.prompt)
-    page = [first, run_section(measured), *sections.values(), *last]
-    return render_sections(title, _LEAD.format("this model", size), page)
-
-
-def render_two(pair: tuple[Measurements, Measurements], command: str) -> str:
-    """The page of two models."""
-    names = [theme.title(title_of(measured.provenance.model), 60) for measured in pair]
-    if names[0] == names[1]:
-        names = [f"{names[0]} (the first)", f"{names[1]} (the second)"]
-    sections = [_sections(measured) for measured in pair]
-    runs = [_of_model(run_section(measured), place, names[place]) for place, measured in enumerate(pair)]
-    summaries = [
-        _anchored(findings_section(measured, list(present)).parts[0], place)
-        for place, (measured, present) in enumerate(zip(pair, sections, strict=True))
-    ]
-    columns = [replace(part, title=name, overview=()) for part, name in zip(summaries, names, strict=True)]
-    charts = [Part(overview=part.overview) for part in summaries]
-    first = Section("findings", "Findings", "Findings", "", [Part(columns=columns), Part(columns=charts)])
-    by_question = [
-        _of_model(sections[place][name], place, names[place])
-        for name in SECTIONS
-        for place in range(2)
-        if name in sections[place]
-    ]
-    page = [first, *runs, *by_question, reading_section(), again_section(command, pair[0].prompt)]
-    note = (
-        "Each number is of the model that its section names. The distances and norms of two models do not share a unit."
-    )
-    return render_sections(f"{names[0]} and {names[1]}", _LEAD.format("two models", note), page)
+def _names(measured: Sequence[Measurements]) -> list[str]:
+    """What the page calls each model; no two alike."""
+    names = [theme.title(title_of(of_one.provenance.model), 60) for of_one in measured]
+    return names if names[0] != names[1] else [f"{names[0]} (the first)", f"{names[1]} (the second)"]
 
 
 def _of_model(section: Section, place: int, name: str) -> Section:
     """The section under the model's name, with anchors that no other model has."""
+    suffix = f"-{place + 1}"
     parts = [
-        _anchored(part, place) if part.view is None else Part(title=part.title, findings=[WITHOUT_VIEW])
+        replace(part, suffix=suffix) if part.view is None else Part(title=part.title, findings=[WITHOUT_VIEW])
         for part in section.parts
     ]
     title, nav = f"{section.title}: {name}", f"{section.nav}: {name}"
-    return Section(f"{section.name}-{place + 1}", title, nav, section.lead, parts)
+    return Section(f"{section.name}{suffix}", title, nav, section.lead, parts)
 
 
-def _anchored(part: Part, place: int) -> Part:
-    suffix = f"-{place + 1}"
-    return replace(
-        part,
-        overview=[replace(figure, name=f"{figure.name}{suffix}") for figure in part.overview],
-        figure=part.figure and replace(part.figure, name=f"{part.figure.name}{suffix}"),
-        strip=_linked(part.strip, suffix),
-        headlines=_linked(part.headlines, suffix),
-    )
+# --- the first screen
 
 
-def _linked(lines: Sequence[Any], suffix: str) -> list[Any]:
-    return [replace(line, section=f"{line.section}{suffix}" if line.section else "") for line in lines]
-
-
-# --- the first section
-
-
-def findings_section(measured: Measurements, present: Sequence[str]) -> Section:
-    """The first section; each verdict and headline leads to its section, where that is `present`."""
-
-    def linked(item: Any) -> Any:
-        return item if item.section in present else replace(item, section="")
-
-    lines: list[Headline] = [linked(line) for line in headlines(measured)]
-    fields: list[StripField] = [linked(field) for field in verdicts(measured)]
-    missing = _missing(measured)
+def first_screen(measured: Measurements, sections: Mapping[str, Section]) -> Part:
+    """Verdicts, headlines, small charts, and what has no finding; each leads to its section, where that is present."""
+    fields = verdicts(measured)
+    lines = headlines(sections, [field.section for field in fields if field.state in (FOUND, OVER_SQUASHING)])
+    missing = _missing(measured, fields, [line.section for line in lines])
     if not lines and measured.empty and measured.left_out:
         missing = ["Nothing could be measured. The reasons stand below."]
     elif not lines and not missing:
         missing = ["What was asked for has no headline of its own. Its findings stand in its section."]
     lead = f"overview-{lines[0].section}" if lines else ""
     charts = sorted(overview(measured), key=lambda figure: figure.name != lead)
-    part = Part(strip=fields if lines else (), headlines=lines, findings=missing, overview=charts)
-    return Section("findings", "Findings", "Findings", "", [part])
+    linked = [field if field.section in sections else replace(field, section="") for field in fields]
+    return Part(strip=linked if lines else (), headlines=lines, findings=missing, overview=charts)
 
 
-def _missing(measured: Measurements) -> list[str]:
+def _missing(measured: Measurements, fields: Sequence[StripField], with_headline: Sequence[str]) -> list[str]:
     """Questions without an answer because something was refused, with the first reason."""
     sentences = []
-    for name in measured.provenance.parameters.get("sections", ()):
-        reasons = [omission.reason for omission in measured.left_out if omission.section == name]
-        section = SECTIONS[name]
-        if not reasons or section.verdict is None:
-            continue
-        field, has_headline = section.verdict(measured), any(section.headlines(measured))
-        if field.state == UNTESTED or not has_headline:
-            question = field.name if has_headline else section.nav
+    asked_names = measured.provenance.parameters.get("sections", ())
+    for field in fields:
+        reasons = [omission.reason for omission in measured.left_out if omission.section == field.section]
+        has_headline = field.section in with_headline
+        if field.section in asked_names and reasons and (field.state == UNTESTED or not has_headline):
+            question = field.name if has_headline else SECTIONS[field.section].nav
             more = f" ({len(reasons) - 1} more below)" if len(reasons) > 1 else ""
             sentences.append(f"There is no finding on {question.lower()}. The reason: {reasons[0]}{more}.")
     return sentences
@@ -164,17 +150,11 @@ def verdicts(measured: Measurements) -> list[StripField]:
     ]
 
 
-def headlines(measured: Measurements) -> list[Headline]:
-    """A headline for each question whose data exist, in the report's order; that of `LEAD`, else the first that found
-    something, leads."""
-    builders = dict.fromkeys(section.headlines for section in SECTIONS.values())
-    lines = [line for builder in builders for line in builder(measured)]
-    decided_sections = [field.section for field in verdicts(measured) if field.state == FOUND]
-    leading = [line for line in lines if line.section == LEAD] or [
-        line for line in lines if line.section in decided_sections
-    ]
-    lead = next(iter(leading), None)
-    return sorted(lines, key=lambda line: line is not lead)
+def headlines(sections: Mapping[str, Section], decided: Sequence[str]) -> list[Headline]:
+    """The headlines of the sections in the report's order; that of `LEAD` first, else the first of a `decided` section."""
+    lines = [line for section in sections.values() for line in section.headlines]
+    leading = [line for line in lines if line.section == LEAD] + [line for line in lines if line.section in decided]
+    return sorted(lines, key=lambda line: line not in leading[:1])
 
 
 # --- small charts: collapse with its noise, sensitivity by position, right answers
@@ -192,12 +172,10 @@ def overview(measured: Measurements) -> list[Figure]:
         chart = position_layers(measured.position, *SMALL)
         figures.append(Figure("overview-position", chart, caption, f"{caption}. {words}"))
     if measured.evaluations:
-        caption = "Right answers by length"
+        caption = "Right answers by length (dotted: the best constant answer)"
         words = "; ".join(f"{task_of(result)}: {answer_counts(result)[0]} right" for result in measured.evaluations)
         chart = right_chart(measured.evaluations, *SMALL)
-        figures.append(
-            Figure("overview-evaluate", chart, f"{caption} (dotted: one answer to all)", f"{caption}. {words}.")
-        )
+        figures.append(Figure("overview-evaluate", chart, caption, f"{caption}. {words}."))
     return figures
 
 

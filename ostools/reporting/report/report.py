@@ -25,7 +25,7 @@ from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt, context_length
 from ostools.models.shape import Shape
 from ostools.reporting.page.shell import loading, quoted, stored_at
-from ostools.reporting.report.rendering import render_report, render_two
+from ostools.reporting.report.rendering import render_report
 from ostools.reporting.sections import SECTIONS
 from ostools.reporting.sections.extent import NOT_QUICK, extent_of
 from ostools.reporting.sections.records import LeftOut, Measurements, Plan, Run, Step
@@ -100,7 +100,7 @@ def report(
     else:
         results = measure_two(models or (), measured_of)
     command = _command([result.provenance.model for result in results], out, prompt, names, checked, quick)
-    html = render_two(results, command) if len(results) == 2 else render_report(results[0], command)
+    html = render_report(results, command)
     return write_atomically(target, lambda part: part.write_text(html, encoding="utf-8"))
 
 

@@ -19,9 +19,9 @@ CAVEATS = (
     "the assumptions of Theorem 5.1. They do not bound the real derivative.",
     "Theorem 4.2 assumes that positional information decays with distance, “e.g. as in RoPE”. Rotary positions did not do "
     "that where it was measured, on random decoders. Whether a distance falls is therefore measured here.",
-    "Over-squashing, in the strip at the top: over natural passages that are rotated by thirds, the middle third has smaller "
-    "norms than the last third, and the 95% interval of that contrast over passages excludes zero. “Not found” means that the "
-    "test does not show it. The profile of one prompt confounds place and content.",
+    "A U, in the strip at the top: over natural passages that are rotated by thirds, both outer thirds have larger norms than "
+    "the middle one, and both 95% intervals over passages exclude zero. That is the paper's over-squashing. Recency: the last "
+    "third alone. Primacy: the first alone. None: the test shows neither. One prompt's profile confounds place and content.",
     "Norms say how far y can move. They do not say whether an answer depends on a token: a small norm may be enough, and a "
     "large one may not be used.",
     "Intervals of answers (Wilson, 95%) are over the prompts that were drawn. A greedy answer to one prompt has no interval.",

@@ -20,9 +20,18 @@ from ostools.measure.unloaded import Unloaded
 from ostools.reporting.findings.answers import answer_counts, task_of
 from ostools.reporting.findings.probes import error_verdict
 from ostools.reporting.findings.study import measured_answers
-from ostools.reporting.page.section import FOUND, NOT_FOUND, OPEN, UNTESTED, Headline, More, Part, StripField
+from ostools.reporting.page.section import (
+    FOUND,
+    NOT_FOUND,
+    OPEN,
+    UNTESTED,
+    More,
+    Part,
+    StripField,
+    block,
+    tables_of,
+)
 from ostools.reporting.sections import extent
-from ostools.reporting.sections.blocks import block, headline, tables_of
 from ostools.reporting.sections.records import Measurements, Plan, ReportSection, Run, Step, dear_from
 
 EVALUATION_LEAD = (
@@ -64,14 +73,16 @@ def _answers_verdict(measured: Measurements) -> StripField:
     return StripField("Wrong answers", state, "does the model err on a task?", "evaluate")
 
 
-def _answers_headlines(measured: Measurements) -> list[Headline]:
-    return [headline(result, "evaluate", "Evaluation") for result in measured.evaluations]
-
-
 def _evaluation_parts(measured: Measurements) -> list[Part]:
     """A block for each task."""
     return [
-        block(result, f"evaluate-{index}", f"Answers by length, {task_of(result)}", title=task_of(result))
+        block(
+            result,
+            f"evaluate-{index}",
+            f"Answers by length, {task_of(result)}",
+            title=task_of(result),
+            leads="Evaluation",
+        )
         for index, result in enumerate(measured.evaluations)
     ]
 
@@ -83,7 +94,6 @@ EVALUATE = ReportSection(
     EVALUATION_LEAD,
     Step(10, _measure_answers, _answers_memory),
     _evaluation_parts,
-    _answers_headlines,
     _answers_verdict,
 )
 
@@ -161,16 +171,13 @@ def _study_verdict(measured: Measurements) -> StripField:
     return StripField("Mitigations", state, rule, "mitigations", good_if_found=True)
 
 
-def _study_headlines(measured: Measurements) -> list[Headline]:
-    return [] if measured.study is None else [headline(measured.study, "mitigations", "Mitigations")]
-
-
 def _study_parts(measured: Measurements) -> list[Part]:
     """Every mitigation against none."""
     study = measured.study
     if study is None:
         return []
-    return [block(study, "mitigations-chart", f"Mitigations against none, {study.provenance.parameters['task']}")]
+    caption = f"Mitigations against none, {study.provenance.parameters['task']}"
+    return [block(study, "mitigations-chart", caption, leads="Mitigations")]
 
 
 MITIGATIONS = ReportSection(
@@ -180,7 +187,6 @@ MITIGATIONS = ReportSection(
     MITIGATIONS_LEAD,
     Step(20, _measure_study, _study_memory),
     _study_parts,
-    _study_headlines,
     _study_verdict,
     dear_from(extent.VERY_LARGE, "and its answers would take minutes on a CPU"),
 )
@@ -229,17 +235,9 @@ def _failure_stage_parts(measured: Measurements) -> list[Part]:
         f"Asked: {parameters['prompts']} prompts of {len(parameters['seeds'])} drawn sequences, of {lengths} items, in {dtypes}"
         ". `ostools probe stage` asks others."
     )
-    caption, tables = f"Where answers are lost, {task_of(result)}", tables_of(result)
-    more = [More("The probes", tables=tables_of(result.probes))]
-    return [block(result, "failure-stage-chart", caption, has_words=True, tables=tables, notes=[note], more=more)]
-
-
-def _failure_stage_headlines(measured: Measurements) -> list[Headline]:
-    return (
-        []
-        if measured.failure_stage is None
-        else [headline(measured.failure_stage, "failure-stage", "Where it is lost")]
-    )
+    fields: Any = {"tables": tables_of(result), "notes": [note], "leads": "Where it is lost"}
+    fields["more"] = [More("The probes", tables=tables_of(result.probes))]
+    return [block(result, "failure-stage-chart", f"Where answers are lost, {parameters['task']}", **fields)]
 
 
 def _failure_stage_verdict(measured: Measurements) -> StripField:
@@ -248,7 +246,7 @@ def _failure_stage_verdict(measured: Measurements) -> StripField:
     if result is not None:
         state = {HIDDEN: FOUND, APART: NOT_FOUND, UNTOLD: OPEN, NONE_WRONG: UNTESTED}[error_verdict(result).verdict]
     rule = "are answers wrong where the last token no longer tells n from n + 1?"
-    return StripField("Errors by collapse", state, rule, "failure-stage")
+    return StripField("Errors where hidden", state, rule, "failure-stage")
 
 
 FAILURE_STAGE = ReportSection(
@@ -258,7 +256,6 @@ FAILURE_STAGE = ReportSection(
     FAILURE_STAGE_LEAD,
     Step(12, _measure_failure_stage, _failure_stage_memory),
     _failure_stage_parts,
-    _failure_stage_headlines,
     _failure_stage_verdict,
     dear_from(extent.DEAR, "and it would take over half an hour on a CPU"),
 )

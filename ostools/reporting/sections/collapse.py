@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -26,12 +26,11 @@ from ostools.reporting.page.section import (
     NOT_FOUND,
     OPEN,
     UNTESTED,
-    Headline,
     Part,
     StripField,
+    block,
     frame_table,
 )
-from ostools.reporting.sections.blocks import block
 from ostools.reporting.sections.extent import CASTS, LONGEST_WINDOW, ONES, VERY_LARGE
 from ostools.reporting.sections.records import LeftOut, Measurements, Plan, ReportSection, Run, Step, dear_from
 from ostools.results import Chart, Frame, frame_of
@@ -127,20 +126,19 @@ def _verdict(measured: Measurements) -> StripField:
         state = FOUND
     elif not kinds - {OVERFLOWS}:
         state = UNTESTED
-    return StripField("Collapse", state, "is the pair closer than the rounding noise of its difference?", "collapse")
+    return StripField("Pair hidden", state, "is the pair closer than the rounding noise of its difference?", "collapse")
 
 
-def _headlines(measured: Measurements) -> list[Headline]:
-    results = measured.casts or measured.collapses
-    trend = " ".join(collapse_summary(results))
-    return [Headline(pair_verdict(results), trend, "collapse", "Collapse")] if results else []
+def _summary(results: Sequence[Collapse]) -> list[Part]:
+    """All prompts together: which precision hides the pair first, and on which the distance falls."""
+    return [Part(findings=[pair_verdict(results), *collapse_summary(results)], leads="Collapse")] if results else []
 
 
 # --- the sections
 
 
 def _collapse_parts(measured: Measurements) -> list[Part]:
-    return [_prompt_part(result) for result in measured.collapses]
+    return [*_summary(measured.collapses), *map(_prompt_part, measured.collapses)]
 
 
 def _prompt_part(result: Collapse) -> Part:
@@ -159,7 +157,7 @@ def _at_y(result: Collapse) -> Chart:
 
 def _precision_parts(measured: Measurements) -> list[Part]:
     """Parts stored in few bits on one prompt, and the model cast on every prompt."""
-    parts = []
+    parts = [] if measured.collapses else _summary(measured.casts)
     if (result := measured.precision) is not None:
         caption = f"Which part of low precision hides the pair, {task_of(result)}"
         tables = [frame_table(f"{task_of(result)}: {_MEDIANS}", tails(result))]
@@ -182,7 +180,6 @@ COLLAPSE = ReportSection(
     COLLAPSE_LEAD,
     CURVES,
     _collapse_parts,
-    _headlines,
     _verdict,
 )
 PRECISION = ReportSection(
@@ -192,6 +189,5 @@ PRECISION = ReportSection(
     PRECISION_LEAD,
     CURVES,
     _precision_parts,
-    _headlines,
     dear=dear_from(VERY_LARGE, "and every format is a pass of its own"),
 )

@@ -1,7 +1,7 @@
 """A section of the report, as one record: what it measures, what that takes, and what a page says of it.
 
 `SECTIONS` (`sections/__init__.py`) lists the records. The names that `report(sections=...)` takes, the order of measuring, the
-progress bar, the forecast of memory, the verdicts and headlines of the first screen, and the page itself follow from them.
+progress bar, the forecast of memory, the verdicts of the first screen, and the page itself follow from them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ostools.measure.study.study import Study
 from ostools.mitigations import MitigationError
 from ostools.models import Prompt
 from ostools.models.shape import Shape
-from ostools.reporting.page.section import Headline, Part, Section, StripField
+from ostools.reporting.page.section import Part, Section, StripField
 from ostools.reporting.sections.extent import Extent
 from ostools.results import Provenance, Result
 
@@ -180,9 +180,9 @@ def dear_from(most: float, words: str, *, per_token: bool = False) -> Callable[[
 class ReportSection:
     """One section of the report.
 
-    name: of `report(sections=...)`, and the anchor on the page. parts: the blocks of its results, empty
-    where there are none. verdict: its field of the strip on the first screen. dear: why a model of that
-    shape has the section only where it is named; empty where it has it always.
+    name: of `report(sections=...)`, and the anchor on the page. parts: the blocks of its results, empty where there are none;
+    those that lead have a headline on the first screen. verdict: its field of the strip there. dear: why a model of that shape
+    has the section only where it is named; empty where it has it always.
     """
 
     name: str
@@ -191,7 +191,6 @@ class ReportSection:
     lead: str
     step: Step
     parts: Callable[[Measurements], Sequence[Part]]
-    headlines: Callable[[Measurements], Sequence[Headline]] = lambda measured: []
     verdict: Callable[[Measurements], StripField] | None = None
     dear: Callable[[Shape, int], str] = lambda shape, pos: ""
 

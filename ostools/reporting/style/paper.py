@@ -1,13 +1,14 @@
 """A chart at the width that a paper or a slide has: a column, a page, a slide, or so many inches.
 
-One pixel of a chart is 1/96 inch, so letters of 11 pixels have 8.25 points on paper. Panels become narrower, a row of
-panels that does not fit is broken into several, and titles take several lines. A file whose words still need more room
-is scaled down to the width (`notebook.Finished`).
+One pixel of a chart is 1/96 inch, so letters of 11 pixels have 8.25 points on paper. Vega fits neither a row of panels nor a
+long title into a width: here as many panels as fit stand in a row, and titles take several lines. A file whose words still need
+more room is scaled down to the width (`notebook.Finished`).
 """
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from ostools.ground.errors import InputError, unknown_name
@@ -41,80 +42,54 @@ def sized(chart: Any, size: str | float | int | None, title: bool = True) -> Fin
     if size is None:
         return Finished(spec)
     width = round(inches(size) * PER_INCH)
-    _narrow(spec, width)
-    _wrap_title(spec, width)
+    _fit(spec, width)
     return Finished(theme.stacked(spec), width)
 
 
-def _parts(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    """The panels that are put together, of what is no single panel."""
-    return next((spec[kind] for kind in ("vconcat", "hconcat", "concat") if kind in spec), [])
+def _fit(spec: dict[str, Any], room: float | int) -> None:
+    """Give each panel the width with which as many as fit stand in a row, and break its words."""
+    if isinstance(title := spec.get("title"), dict):
+        for part in {"text", "subtitle"} & title.keys():
+            letter = _BOLD if part == "text" and title.get("fontWeight") != "normal" else _LETTER
+            title[part] = _wrapped(title[part], room / letter)
+    panels = next((spec[kind] for kind in ("vconcat", "hconcat", "concat") if kind in spec), [])
+    columns = 1 if "vconcat" in spec else max(1, min(spec.get("columns", len(panels)), int(room // (_LEAST + _AXIS))))
+    for panel in panels:
+        _fit(panel, room / columns)
+    if not panels:
+        _fit_panel(spec, room)
+    elif columns < len(panels) and spec.pop("hconcat", None):
+        spec |= {"concat": panels, "columns": columns}
+        for _, node in _nodes(panels):  # what a panel left to its neighbour, it now says itself
+            node |= {"labels": True} if node.get("labels") is False else {}
 
 
-def _natural(spec: dict[str, Any]) -> float:
-    """About how wide it is by itself."""
-    if parts := _parts(spec):
-        widths = [_natural(part) for part in parts]
-        return max(widths) if "vconcat" in spec else sum(widths[: spec.get("columns", len(widths))])
-    width = spec.get("width")
-    return float(width if isinstance(width, int | float) else 300) + _AXIS
-
-
-def _narrow(spec: dict[str, Any], room: float | int) -> None:
-    """Give each panel a width with which all fit into the room; break a row that does not fit into several."""
-    parts = _parts(spec)
-    if not parts:
-        _narrow_panel(spec, room)
-    elif "vconcat" in spec:
-        for part in parts:
-            _narrow(part, room)
-    elif _natural(spec) > room:
-        columns = max(1, min(spec.get("columns", len(parts)), int(room // (_LEAST + _AXIS))))
-        for part in parts:
-            _narrow(part, room / columns)
-        if columns < len(parts):
-            spec.pop("hconcat", None)
-            spec |= {"concat": parts, "columns": columns}
-            _visit(parts, lambda node, _: node.update(labels=True) if node.get("labels") is False else None)
-
-
-def _narrow_panel(spec: dict[str, Any], room: float | int) -> None:
-    width = spec["width"] = max(_LEAST, round(room - _AXIS))
+def _fit_panel(spec: dict[str, Any], room: float | int) -> None:
     height = spec.get("height")
+    spec["width"] = max(_LEAST, round(room - _AXIS))
     sides = {"x": room, "y": height if isinstance(height, int | float) else 200}
-    _wrap_title(spec, room)
-
-    def change(node: dict[str, Any], name: str) -> None:
+    for name, node in _nodes(spec):
         for holder in (node, node.get("axis")) if name in sides else ():
             if isinstance(holder, dict) and isinstance(holder.get("title"), str):
-                holder["title"] = textwrap.wrap(holder["title"], int(sides[name] / _LETTER))
+                holder["title"] = _wrapped(holder["title"], sides[name] / _LETTER)
         if node.get("labelAngle") == -90:
             node["labelOverlap"] = "greedy"
         if isinstance(legend := node.get("legend"), dict):
             legend["columns"] = 1 if room < _TWO_COLUMNS else legend.get("columns", 2)
-            if "gradientLength" in legend:
-                legend["gradientLength"] = min(legend["gradientLength"], width)
-
-    _visit(spec, change)
+            legend["gradientLength"] = min(legend.get("gradientLength", 200), spec["width"])
 
 
-def _visit(node: Any, change: Any, name: str = "") -> None:
-    """Call `change` with every object inside, rows excepted, and what it is called there."""
-    if isinstance(node, dict):
-        change(node, name)
-        for key in [key for key in node if key not in ("values", "datasets")]:
-            _visit(node[key], change, key)
-    elif isinstance(node, list):
-        for part in node:
-            _visit(part, change, name)
+def _wrapped(text: str | list[str], letters: float) -> list[str]:
+    lines = [text] if isinstance(text, str) else text
+    return [piece for line in lines for piece in textwrap.wrap(line, int(letters)) or [""]]
 
 
-def _wrap_title(spec: dict[str, Any], width: float | int) -> None:
-    title = spec.get("title")
-    if not isinstance(title, dict):
-        return
-    for part in ("text", "subtitle"):
-        letter = _BOLD if part == "text" and title.get("fontWeight") != "normal" else _LETTER
-        lines = [title[part]] if isinstance(title.get(part), str) else title.get(part, [])
-        if lines:
-            title[part] = [piece for line in lines for piece in textwrap.wrap(line, int(width / letter)) or [""]]
+def _nodes(part: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object inside, rows excepted, and what it is called there."""
+    if isinstance(part, dict):
+        yield name, part
+        for key in [key for key in part if key not in ("values", "datasets")]:
+            yield from _nodes(part[key], key)
+    elif isinstance(part, list):
+        for item in part:
+            yield from _nodes(item, name)

@@ -15,9 +15,8 @@ from ostools.measure import Bounds, Collapse, Comparison, Sensitivity
 from ostools.measure.profiles.compare import compare
 from ostools.reporting.findings.collapse import verdicts_at_y
 from ostools.reporting.findings.sensitivity import NORMS
-from ostools.reporting.page.section import Part, Section, Table
+from ostools.reporting.page.section import Part, Section, Table, block
 from ostools.reporting.sections.answers import EVALUATE, FAILURE_STAGE
-from ostools.reporting.sections.blocks import block
 from ostools.reporting.sections.collapse import COLLAPSE
 from ostools.reporting.sections.sensitivity import sensitivity_block
 from ostools.reporting.style.theme import KINDS
@@ -52,7 +51,7 @@ _PATHS = (
 
 
 def _result_block(cells: Cells, result: Any, name: str) -> Part:
-    return block(result, name, cells.title, has_words=True)
+    return block(result, name, cells.title)
 
 
 @dataclass(frozen=True)

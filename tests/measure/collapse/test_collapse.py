@@ -342,6 +342,22 @@ def test_a_verdict_is_about_ranges_wherever_one_stops(
 
 
 @pytest.mark.parametrize(
+    ("step", "holes", "count"),
+    [
+        (1, {20, 21, 22, 25}, "all 80 lengths tried; not hidden at 20 to 22, 25"),
+        (4, {46}, "20 of the 77 lengths in the range were tried; not hidden at 46"),
+        (4, set(), "20 of the 77 lengths in the range were tried, all hidden"),
+    ],
+)
+def test_a_range_names_its_holes_and_how_many_of_its_lengths_were_tried(step: int, holes: set[int], count: str) -> None:
+    lengths = list(range(2, 90, step))
+    hidden = [n >= 10 and n not in holes for n in lengths]
+    curve = Curve(("t", "theorem", 0, "bfloat16", "y", 2), lengths, lengths, hidden)
+    words = judge(curve, Limits()).words
+    assert words == f"hidden from 10 on, up to {lengths[-1]}, the last length tried ({count})"
+
+
+@pytest.mark.parametrize(
     ("first", "last", "lengths"),
     [(5, 20, {4, 5, 20}), (5, 12, {4, 5, 12, 13}), (1, 8, {1, 8, 9}), (5, 11, set()), (1, 20, {1, 20})],
 )

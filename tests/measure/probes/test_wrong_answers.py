@@ -62,7 +62,7 @@ def test_the_sentences() -> None:
         "told apart at 4."
     )
     assert verdict_of("x", "h").sentence == (
-        "Whether wrong answers are collapse cannot be told: errors fall on both kinds of pairs, or on few lengths (of 1 length "
-        "with a wrong answer the pair is told apart at 0)."
+        "Whether wrong answers come from hidden pairs cannot be told: errors fall on both kinds of pairs, or on few "
+        "lengths (of 1 length with a wrong answer the pair is told apart at 0)."
     )
     assert verdict_of("..", "..").sentence == "No answer is wrong."

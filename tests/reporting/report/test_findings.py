@@ -139,12 +139,15 @@ def test_a_run_says_the_error_of_its_arithmetic_and_apart_from_it_that_of_sampli
         return "".join(one for one in certified.findings() if one.startswith("Arithmetic"))
 
     exact, better = ({"certificate": {"error": share / 10, "within": share}} for share in (0.1, 0.002))
-    words = "moves as its derivative says, to {}. The Jacobians of all tokens together are within {} of the true ones (95%)."
-    assert said(exact, better) == f"Arithmetic: the network, moved a little, {words.format('1%', '10%')}"
+    words = (
+        "the norms of all tokens together may be off by up to {1} (95%); the network, moved a little, moves as its derivative "
+        "says, to {0}."
+    )
+    assert said(exact, better) == f"Arithmetic: {words.format('1%', '10%')}"
     assert words.format("0.0002", "0.002") in said(better)
     sketch = said(better, upper=(1.4, 5.2))
     assert words.format("0.0002", "0.002") in sketch
-    assert "(95%) of 25% to either side in the median; 1 of 2 are wider than 30%." in sketch
+    assert "may be off by 25% to either side in the median (95%); 1 of 2 by more than 30%." in sketch
     assert said() == ""
 
 
@@ -221,7 +224,7 @@ def test_answers_with_the_length_that_went_worst() -> None:
     said = answers_sentence(made_evaluation(rows))
     assert said == (
         "Measured on count-ones, 5 of 8 answers are right (2 to 8 items); fewest at 8 items, a length never trained: 1 of 4, "
-        "Wilson 95% 5% to 70%. The answer 2 to every prompt would be right on 6 of 8."
+        "Wilson 95% 5% to 70%. Best constant answer, 2: right on 6 of 8 prompts."
     )
     unknown = answers_sentence(made_evaluation([row | {"within_training": None} for row in rows]))
     assert "never trained" not in unknown

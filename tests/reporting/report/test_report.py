@@ -153,7 +153,7 @@ def test_a_prompt_that_does_not_fit_leaves_its_curves_out() -> None:
     assert found.collapses == []
     assert present(found) == ["sensitivity"]
     assert sum("40 tokens" in one.reason and one.section == "collapse" for one in found.left_out) == 4
-    shown = Parsed(render_report(found, "ostools report")).text
+    shown = Parsed(render_report([found], "ostools report")).text
     assert all(one.reason.replace("`", "") in " ".join(shown.split()) for one in found.left_out)
 
 
@@ -233,7 +233,7 @@ def test_many_heads_and_layers_stay_small(found: Measurements) -> None:
     small = Measurements(
         found.provenance, "text", found.tokens, layers=replace(norms, frame=frame), attention=attention
     )
-    text = render_report(small, "ostools report")
+    text = render_report([small], "ostools report")
     assert len(text.encode()) < 6e6
     assert "32 heads of 2048" in Parsed(text).text
 

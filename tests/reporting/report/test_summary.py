@@ -16,7 +16,8 @@ from ostools.ground.words import number
 from ostools.measure.profiles.position_effect import PositionEffect
 from ostools.measure.study.study import Study
 from ostools.models import Prompt
-from ostools.reporting.report.rendering import findings_section, headlines, verdicts
+from ostools.reporting.page.section import Headline, Part
+from ostools.reporting.report.rendering import first_screen, sections_of, verdicts
 from ostools.reporting.sections import sensitivity
 from ostools.reporting.sections.records import LeftOut, Measurements, Plan, Run
 from ostools.results import Provenance
@@ -37,16 +38,24 @@ def measurements(**found: Any) -> Measurements:
     return Measurements(PROVENANCE, "text", ("t",), **found)
 
 
+def screen(measured: Measurements) -> Part:
+    return first_screen(measured, sections_of(measured))
+
+
+def headlines(measured: Measurements) -> list[Headline]:
+    return list(screen(measured).headlines)
+
+
 def strip(**found: Any) -> dict[str, str]:
     return {one.name: one.state for one in verdicts(measurements(**found))}
 
 
 def test_nothing_measured_is_not_tested_and_has_no_headline() -> None:
-    names = ["Collapse", "Over-squashing", "Bounds", "Wrong answers", "Errors by collapse", "Mitigations"]
+    names = ["Pair hidden", "Place in a text", "Bounds", "Wrong answers", "Errors where hidden", "Mitigations"]
     assert strip() == dict.fromkeys(names, "not tested")
-    (part,) = findings_section(measurements(), []).parts
+    part = screen(measurements())
     assert (list(part.strip), list(part.headlines), list(part.overview)) == ([], [], [])
-    (part,) = findings_section(measurements(left_out=[LeftOut("collapse", "too long")]), []).parts
+    part = screen(measurements(left_out=[LeftOut("collapse", "too long")]))
     assert list(part.findings) == ["Nothing could be measured. The reasons stand below."]
 
 
@@ -81,7 +90,7 @@ def test_the_headline_of_a_collapse() -> None:
 def test_below_the_noise_of_each_but_above_that_of_the_difference_they_can_be_told_apart() -> None:
     made = made_collapse(lambda n: 10.0 / n, noise={"bfloat16": 0.33}, task="figure-5b")
     made = replace(made, frame=made.frame.assign(pair_noise=made.frame["noise"] / 100))
-    assert strip(casts=[made])["Collapse"] == "not found"
+    assert strip(casts=[made])["Pair hidden"] == "not found"
 
 
 # --- over-squashing
@@ -96,20 +105,37 @@ def position_of(start: float, end: float) -> PositionEffect:
     by_position = np.concatenate([np.full(4, start), np.zeros(4), np.full(4, end)])
     sizes = np.random.default_rng(0).normal(scale=3.0, size=(5, 12))
     made = made_position(by_position, sizes)
-    return replace(made, provenance=replace(PROVENANCE, parameters={"tokens": 12}))
+    return replace(made, provenance=replace(PROVENANCE, parameters={"tokens": 12, "passages": 5, "untrained": False}))
 
 
 @pytest.mark.parametrize(
     ("start", "end", "state", "verdict"),
     [
-        (1.0, 2.0, "found", "The middle of a text counts for less than both its ends."),
-        (-1.0, 2.0, "found", "The start and the middle of a text count for less than its end."),
-        (-1.0, -2.0, "not found", "The middle of a text counts for more than both its ends."),
+        (1.0, 2.0, "U: over-squashing", "The middle of a text counts for less than both its ends (U)."),
+        (
+            -1.0,
+            2.0,
+            "recency",
+            "The end of a text counts for more than its middle, and its start is not shown to (recency).",
+        ),
+        (
+            2.0,
+            -1.0,
+            "primacy",
+            "The start of a text counts for more than its middle, and its end is not shown to (primacy).",
+        ),
+        (-1.0, -2.0, "inverted U", "The middle of a text counts for more than both its ends (inverted U)."),
+        (0.0, 0.0, "none", "It is not shown that any part of a text counts for more than another."),
     ],
 )
-def test_the_position_effect_decides_on_over_squashing(start: float, end: float, state: str, verdict: str) -> None:
+def test_the_place_in_a_text_is_one_of_four_words_and_over_squashing_the_u_alone(
+    start: float, end: float, state: str, verdict: str
+) -> None:
+    """Recency alone is not what the paper predicts, and turns nothing red."""
     made = position_of(start, end)
-    assert strip(position=made)["Over-squashing"] == state
+    (field,) = [field for field in verdicts(measurements(position=made)) if field.section == "position"]
+    assert (field.state, field.tone == "yes") == (state, state == "U: over-squashing")
+    assert field.rule.startswith(f"The model: first third {number(10.0**start)}× [")
     (said,) = headlines(measurements(position=made))
     assert (said.verdict, said.link) == (verdict, "Position")
     assert said.text.startswith("Over 5 passages of 12 tokens, each in three rotations")
@@ -152,12 +178,14 @@ def test_the_field_of_bounds_says_what_the_headline_says() -> None:
 def test_what_has_a_headline_is_not_said_to_be_left_out() -> None:
     provenance = replace(PROVENANCE, parameters={"sections": ["sensitivity"]})
     comparison = made_comparison(TEN.tolist(), {"local": TEN.tolist(), "proof": TEN.tolist()})
-    found = replace(measurements(profile=profile_of(TEN), comparison=comparison), provenance=provenance)
+    norms = made_sensitivity({"full": TEN.tolist()})
+    found = measurements(sensitivity=norms, profile=ost.profile(norms), comparison=comparison)
+    found = replace(found, provenance=provenance)
     found.left_out.append(LeftOut("sensitivity", "windowed(1) is not computed"))
-    (part,) = findings_section(found, []).parts
+    part = screen(found)
     assert [one.link for one in part.headlines] == ["Sensitivity", "Bounds"]
     assert list(part.findings) == []
-    (part,) = findings_section(replace(found, comparison=None), []).parts
+    part = screen(replace(found, comparison=None))
     assert [one.link for one in part.headlines] == ["Sensitivity"]
     assert list(part.findings) == ["There is no finding on bounds. The reason: windowed(1) is not computed."]
 
@@ -202,12 +230,13 @@ BELOW = (8, 16, 32, 64)
         (BELOW, None, "found", "The answers are wrong where the last token no longer tells n from n + 1: "),
         (
             *(BELOW, 5, "not decided"),
-            "Whether wrong answers are collapse cannot be told: the pairs are below the noise, and a probe still reads the "
-            "count there (",
+            "Whether wrong answers come from hidden pairs cannot be told: the pairs are below the noise, and a probe still "
+            "reads the count there (",
         ),
         (
             *((16, 32), 2, "not decided"),
-            "Whether wrong answers are collapse cannot be told: errors fall on both kinds of pairs, or on few lengths (",
+            "Whether wrong answers come from hidden pairs cannot be told: errors fall on both kinds of pairs, or on few "
+            "lengths (",
         ),
     ],
 )
@@ -227,12 +256,12 @@ def test_the_first_headline_says_where_answers_are_wrong_and_how_the_model_was_a
         "line begun ('There are')."
     )
     fields = {field.name: field.state for field in verdicts(measured)}
-    assert (fields["Errors by collapse"], fields["Collapse"]) == (state, "found")
+    assert (fields["Errors where hidden"], fields["Pair hidden"]) == (state, "found")
 
 
 def test_no_wrong_answer_tests_nothing() -> None:
     made = made_failure_stage({4: (6, 0), 8: (6, 0)}, hidden=(8,))
-    assert strip(failure_stage=made)["Errors by collapse"] == "not tested"
+    assert strip(failure_stage=made)["Errors where hidden"] == "not tested"
     assert headlines(measurements(failure_stage=made))[0].verdict == "No answer is wrong."
 
 
@@ -254,8 +283,10 @@ def test_answers_are_counted() -> None:
 def test_a_task_that_could_not_be_asked_is_said_with_its_reason_where_other_sections_are_there() -> None:
     provenance = replace(PROVENANCE, parameters={"sections": ["sensitivity", "evaluate"]})
     left_out = [LeftOut("evaluate", "count-ones: no room"), LeftOut("evaluate", "copy-last: no room")]
-    left = replace(measurements(profile=profile_of(TEN), left_out=left_out), provenance=provenance)
-    (part,) = findings_section(left, []).parts
+    norms = made_sensitivity({"full": TEN.tolist()})
+    left = measurements(sensitivity=norms, profile=ost.profile(norms), left_out=left_out)
+    left = replace(left, provenance=provenance)
+    part = screen(left)
     assert strip()["Wrong answers"] == "not tested"
     assert list(part.findings) == ["There is no finding on evaluation. The reason: count-ones: no room (1 more below)."]
 
@@ -323,7 +354,7 @@ def test_the_first_headline_and_chart_are_of_what_was_found() -> None:
     wrong = made_evaluation([{"length": 2, "correct": True}, {"length": 8}])
     lines = headlines(measurements(collapses=[apart], evaluations=[wrong]))
     assert [line.section for line in lines] == ["evaluate", "collapse"]
-    (part,) = findings_section(measurements(collapses=[apart], evaluations=[wrong]), ["evaluate"]).parts
+    part = screen(measurements(collapses=[apart], evaluations=[wrong]))
     assert [chart.name for chart in part.overview] == ["overview-evaluate", "overview-collapse"]
     hidden = made_collapse(lambda n: 1e-4, lengths=range(1, 17), noise={"bfloat16": 1e-3})
     lines = headlines(measurements(collapses=[hidden], evaluations=[wrong]))

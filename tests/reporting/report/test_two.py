@@ -14,7 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
 from ostools.reporting.report import rendering
-from ostools.reporting.report.rendering import headlines, overview, render_report, render_two, verdicts
+from ostools.reporting.report.rendering import first_screen, render_report, sections_of
 from ostools.reporting.report.report import measure_two, report
 from ostools.reporting.sections.records import Measurements
 from ostools.results import Provenance
@@ -48,23 +48,24 @@ def test_each_column_is_what_the_report_of_that_model_says(monkeypatch: pytest.M
     pages: list[Any] = []
     monkeypatch.setattr(rendering, "render_sections", lambda title, lead, sections: pages.append(sections) or "")
     both = made("one"), made("two", evaluations=[])
-    render_two(both, "ostools report")
+    render_report(both, "ostools report")
     columns, charts = (part.columns for part in pages[0][0].parts)
     for place, (found, column, small) in enumerate(zip(both, columns, charts, strict=True), 1):
+        alone = first_screen(found, sections_of(found))
         assert column.title == found.provenance.model["name"]
-        assert [(line.verdict, line.text) for line in column.headlines] == [
-            (o.verdict, o.text) for o in headlines(found)
-        ]
-        assert [(one.name, one.state) for one in column.strip] == [(one.name, one.state) for one in verdicts(found)]
-        assert all(one.section.endswith(f"-{place}") for one in (*column.headlines, *column.strip) if one.section)
-        assert {one.name for one in small.overview} == {f"{one.name}-{place}" for one in overview(found)}
+        assert (column.headlines, column.strip, column.findings) == (alone.headlines, alone.strip, alone.findings)
+        assert (column.suffix, small.suffix) == (f"-{place}", f"-{place}")
+        assert [chart.name for chart in small.overview] == [chart.name for chart in alone.overview]
 
 
 @pytest.mark.slow
 def test_a_path_is_not_the_name_of_a_model() -> None:
     """Neither in the page's title nor in a headline; the command alone has it."""
     folder = "/home/someone/models/my-model"
-    one, two = render_report(made(folder), "ostools report"), render_two((made(folder), made("b")), "ostools report")
+    one, two = (
+        render_report([made(folder)], "ostools report"),
+        render_report((made(folder), made("b")), "ostools report"),
+    )
     assert "<h1>my-model</h1>" in one
     assert "<title>my-model</title>" in one
     assert "<h1>my-model and b</h1>" in two
@@ -73,7 +74,7 @@ def test_a_path_is_not_the_name_of_a_model() -> None:
 
 @pytest.mark.slow
 def test_hostile_names_stay_text_and_every_anchor_is_there_once() -> None:
-    page = Parsed(render_two((made(HOSTILE[0]), made(HOSTILE[1])), "ostools report"))
+    page = Parsed(render_report((made(HOSTILE[0]), made(HOSTILE[1])), "ostools report"))
     ids = page.attributes("id")
     assert len(ids) == len(set(ids))
     assert {link[1:] for link in page.attributes("href") if link and link.startswith("#")} <= set(ids)
