@@ -16,9 +16,9 @@ COMMAND_LINE, TUTORIALS = ROOT / "docs" / "command-line.md", ROOT / "docs" / "tu
 
 
 def commands() -> str:
-    """A row a command: its name, what it does, and the function behind it where that is one of the package."""
-    rows = [f"| `{c.name}` | {_escaped(c.summary)} | {_python(c.function)} |" for c in COMMANDS.values()]
-    return "\n".join(["| command | what it does | in Python |", "|---|---|---|", *rows])
+    """A row a command: its name, and what it does."""
+    rows = [f"| `{command.name}` | {_escaped(command.summary)} |" for command in COMMANDS.values()]
+    return "\n".join(["| command | what it does |", "|---|---|", *rows])
 
 
 def tutorials() -> str:
@@ -36,11 +36,6 @@ def page(path: Path, listing: str) -> str:
 
 
 PAGES = {COMMAND_LINE: commands, TUTORIALS: tutorials}
-
-
-def _python(function: str) -> str:
-    module, _, name = function.partition(":")
-    return "" if module.startswith("ostools.cli") else f"`{module}.{name}`"
 
 
 def _title(notebook: Path) -> str:
