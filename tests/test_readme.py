@@ -29,7 +29,12 @@ def test_its_figures_are_those_of_the_findings() -> None:
             r"\*ones in a row\*, where the .*of (\d+) lengths .* at (\d+)\.",
             (1, 0),
         ),
-        (r"from (\d+) ones on, bfloat16", real, r"gemma-3-270m \| figure-5a \| (\d+) to", (0,)),
+        (
+            r"from (\d+) ones on, bfloat16 hides .* \(at (\d+) of (\d+) lengths\)",
+            real,
+            r"gemma-3-270m \| figure-5a \| (\d+) to \d+, (\d+) of (\d+);",
+            (0, 1, 2),
+        ),
         (
             r"last digit in (\d+) of (\d+) cases",
             behaviour,
