@@ -1,4 +1,4 @@
-"""What was there before training: figures of docs/findings/untrained.md.
+"""What was there before training: figures of docs/findings/laboratory.md.
 
     python -m benchmarks.untrained [MODEL_DIRECTORY]        (without a directory: the embedded model)
 

@@ -52,10 +52,6 @@ The formulas read what a block is made of off its modules, and check it on every
 weights as they were read, has to be what the model itself added. Where it is not, and where a family has no formulas, they
 refuse with the reason, and `sensitivity` goes through automatic differentiation: the same numbers, at more passes. Experts are
 measured so, with the router live.
-
-## Weights in few bits
-
-[GGUF files](quantised.md).
 """
 
 _GENERIC = """
@@ -70,22 +66,15 @@ pass over other tokens, has to give the same logits. Where it does not, the mode
 each token's embedding: completeness does not hold, and the last row is the remainder. `collapse`, `evaluate`, `probe`,
 `probe stage` and `faithfulness` (tokens removed or replaced) need nothing else.
 
-Patterns are known where each block computes one softmax over keys, wherever its code does so, and nothing else carries one
-token to another. This is proven at load: with every pattern made the identity, the last token's logits depend on no other
-token. Norms are known where each is a module that is a norm of a known form on numbers drawn at random. With both, `frozen`,
-`frozen-attention` and `frozen-norm` are measured as by a record, by `attribution` too; `spectra` needs the patterns alone.
-What `frozen` holds is what the theorem holds: patterns, and the scale of every norm. In latent attention (DeepSeek) a value is
-a matrix times a normed latent of v. With that scale held it is a matrix times v, which is the theorem's W_V: the sum over paths
-is as it stands.
-With a sink (gpt-oss) the weights of the keys sum to less than 1. Gates on what attention gives, and the weights of a router,
-stay live.
+Patterns are known where each block computes one softmax over keys and nothing else carries one token to another; norms where
+each is a module of a known form. Both are proven at load (with every pattern made the identity, the last token's logits depend
+on no other token; norms on numbers drawn at random). With both, `frozen`, `frozen-attention` and `frozen-norm` are measured as
+by a record; `spectra` needs the patterns alone. In latent attention (DeepSeek) a value is a matrix times a normed latent of v:
+with that scale held it is the theorem's W_V. Gates on what attention gives, and the weights of a router, stay live.
 
-What needs more of the inside (`detached`, `bounds`, `hops`, masks) is refused in one line. Of state-space and
-linear-attention blocks `full` is the real derivative, and there are no patterns to hold; the paper's statements on softmax
-attention are not about them, and the provenance names them, by the configuration's `layer_types` where it has them. The choice
-of a router of experts is held as it is at the prompt, by the derivative and by the finite differences that check it. The result
-names the token that is nearest to another choice, and every token whose k-th and (k+1)-th score are within rounding of each
-other. So it does for a family with a record.
+What needs more of the inside (`detached`, `bounds`, `hops`, masks) is refused in one line. Of state-space and linear-attention
+blocks `full` is the real derivative; the paper's statements are not about them, and the provenance names them. The choice of a
+router of experts is held as it is at the prompt; the result names the tokens that are nearest to another choice.
 
 In bfloat16 and float16 scores and softmax are float32 where transformers lets an attention function be chosen. A model whose
 own code computes its attention (CodeGen, XGLM) is refused there, and runs as `bfloat16-eager`, which is what its code does.
@@ -157,8 +146,6 @@ def page(generic: list[str]) -> str:
         marks = ["yes" if has else "" for has in one.routes.values()]
         lines.append(_row([one.name, f"`{one.architecture}`", "=" if one.exact else "~", *marks]))
     lines += ["", *(f"- *{name}*: {what}." for name, what in ROUTES.items())]
-    lines += ["", "What a block is made of:", "", _row(["family", "block"]), _row(["---"] * 2)]
-    lines += [_row([family.name, family.block]) for family in loads]
     below = [
         f"- {family.name}: {family.refused}{'; it goes by the generic route' if family.generic_instead else ''}."
         for family in refused

@@ -456,6 +456,7 @@ def _position(stored: dict[str, Cells]) -> str:
     return (
         "Natural passages of 48 tokens, each in three rotations, so that every token stands once in each third: position alone "
         "is left (`ost.position_effect`). Times the middle third's norm.\n\n"
+        "![Norm of the last token's derivative by position, Gemma 3 270M](position.png)\n\n"
         f"{table(columns, body)}"
     )
 

@@ -1,8 +1,7 @@
-"""The tutorials, which lie outside of docs/ where readers of the repository look: their pages, and the list of them."""
+"""The tutorials, which lie outside of docs/ where readers of the repository look: their pages."""
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -15,7 +14,6 @@ _TO_NOTEBOOK = re.compile(r'href="([\w-]+)\.ipynb(#[^"]*)?"')
 _UNDESCRIBED = re.compile(
     r'<h[1-4][^>]*>(?P<heading>(?:(?!</h).)*?)<a class="anchor-link"|alt="No description has been provided for this image"'
 )
-MARKER = "<!-- every notebook -->"
 
 
 def notebooks() -> list[Path]:
@@ -26,11 +24,6 @@ def notebooks() -> list[Path]:
 def page(notebook: Path) -> str:
     """Where the site has it."""
     return f"tutorials/{notebook.name}"
-
-
-def listing() -> str:
-    """Markdown: every notebook by its title, from where the page of tutorials stands."""
-    return "\n".join(f"- [{_title(notebook)}]({notebook.name})" for notebook in notebooks())
 
 
 def as_page(html: str) -> str:
@@ -49,13 +42,3 @@ def as_page(html: str) -> str:
         return found.group()
 
     return _UNDESCRIBED.sub(described, _TO_NOTEBOOK.sub(r'href="\1.html\2"', _LOADER.sub("", html)))
-
-
-def _title(notebook: Path) -> str:
-    """Its first heading."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    lines = "".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "markdown").splitlines()
-    heading = next((line for line in lines if line.startswith("# ")), None)
-    if heading is None:
-        raise ValueError(f"{notebook.name}: no cell has a heading that could be its title")
-    return heading.removeprefix("# ").strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
 CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
+_OUT_OF_SITE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:ostools|hooks|mitigations|examples|tutorials)/[^)]*\)")
 
 
 def on_config(config: Any) -> Any:
@@ -34,15 +36,17 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **found: Any) -> str:
-    """What pages leave to be filled in: every command, every notebook. The changelog's links begin at the root."""
+    """What pages leave to be filled in: every command, every measurement. Links to files outside of the site become words. The
+    changelog's links begin at the root."""
     if page.file.src_uri == "changelog.md":
         return markdown.replace("](docs/", "](")
+    if page.file.src_uri == "tutorials/index.md":
+        return markdown.replace("](../../tutorials/", "](")
+    markdown = _OUT_OF_SITE.sub(r"\1", markdown)
     if page.file.src_uri == "command-line.md":
         return markdown.replace(command_line.MARKER, command_line.reference())
     if measurements.MARKER in markdown:
         return markdown.replace(measurements.MARKER, measurements.reference(Path(page.file.src_uri).stem))
-    if page.file.src_uri == "tutorials/index.md":
-        return markdown.replace(notebooks.MARKER, notebooks.listing())
     return markdown
 
 

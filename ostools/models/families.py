@@ -81,19 +81,6 @@ class Family:
         return (self.refused or "").startswith("TransformerLens")
 
     @property
-    def block(self) -> str:
-        """Parts of a block, in words."""
-        words = [f"{self.norm} norms {self.norms}", "experts" if self.mlp == "experts" else f"{self.mlp} MLP"]
-        words += ["attention and MLP side by side"] if self.parallel else []
-        words += [self.positions]
-        words += [f"qk-norm of {self.qk_norm}"] if self.qk_norm != "none" else []
-        words += [f"windows in {self.windows}"] if self.windows != "none" else []
-        words += ["soft-caps"] if self.soft_caps else []
-        words += ["a learnt sink in the softmax"] if self.sinks else []
-        words += ["embedding, scores, what a sublayer adds and logits each times a setting"] if self.multipliers else []
-        return "; ".join(words + ([f"embedding {self.embedding}"] if self.embedding != "as it is" else []))
-
-    @property
     def routes(self) -> dict[str, bool]:
         """Routes of `ROUTES`, and whether this family has them."""
         described = self.mlp != "experts"

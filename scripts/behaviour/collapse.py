@@ -172,7 +172,8 @@ def nearer(own: Frame, alone: Frame) -> str:
 
 
 def probe_table() -> Table:
-    """Probes of the right number, beside the model's own answers to the same questions."""
+    """Probes of the right number, beside the model's own answers to the same questions. Of ones in a row, whose number is the
+    length of the prompt, the probe at the answer on lengths between."""
     exact = ("exact: the probe", "shuffled labels", "length alone", "most common number")
     errors = ("mean error: the probe", "less than the length alone by", "the model")
     yield from header("questions", "y at", "test", "tested", *exact, *errors)
@@ -182,7 +183,9 @@ def probe_table() -> Table:
         summary = rows_of(table, is_random=drawn).set_index(["site", "test", "control"])
         answers = answers_of(cells)
         for site, test in [
-            (site, test) for site, test, control in summary.index if control == "none" and site != "length"
+            (site, test)
+            for site, test, control in summary.index
+            if control == "none" and site != "length" and (drawn or (site, test) == (ANSWER, "interpolated"))
         ]:
             at: Any = summary.loc[(site, test, "none")]
             own, alone = predictions(name, site, test), predictions(name, "length", test)

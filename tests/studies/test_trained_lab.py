@@ -147,7 +147,7 @@ def test_a_table_comes_back_as_it_was_saved_and_nothing_is_measured_twice(
 
 
 def test_the_stored_table_is_of_the_whole_grid_and_says_what_the_page_says() -> None:
-    """Figures of docs/findings/trained-laboratory.md."""
+    """Figures of docs/findings/laboratory.md."""
     stored = trained_lab()
     cells = stored.provenance.parameters["cells"]
     assert list(cells) == [config.name for config in grid()]
