@@ -7,6 +7,7 @@ only what you need of each, one layer at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from ostools.ground.lens import TransformerBridge
 from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import Order, attached
-from ostools.hooks.sites import SITES, points_of, residual_scale, site
+from ostools.hooks.sites import SITES, points_of, residual_scale
 from ostools.hooks.strips import active_strips
 
 Reducer = Callable[[Tensor, int | None], Any]
@@ -46,7 +47,7 @@ class Record(Mapping[str, Any]):
         layers = self._kept[name]
         if not layers:
             raise HookError(f"site {name!r} is empty: no forward pass has run inside the capture block yet")
-        return layers if site(name).per_layer else layers[None]
+        return layers.get(None, layers)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._kept)
@@ -86,31 +87,21 @@ def capture(
             f"capture: {min(square_sites)!r} never exists as a whole inside in_strips: leave that block first"
         )
     record = Record(names)
-    placements = []
-    for name, places in points_of(model, names, layers).items():
-        reducer = reduce.get(name) if isinstance(reduce, Mapping) else reduce
-        for layer, point in places.items():
-            placements.append((point, _keeper(model, record, name, layer, reducer, detach), Order.OBSERVE))
-    with attached(placements):
-        yield record
 
-
-def _keeper(
-    model: TransformerBridge,
-    record: Record,
-    name: str,
-    layer: int | None,
-    reduce: Reducer | None,
-    detach: bool,
-) -> Callable[[Tensor], None]:
-    def keep(tensor: Tensor) -> None:
+    def keep(name: str, layer: int | None, reducer: Reducer | None, tensor: Tensor) -> None:
         if detach:
             tensor = tensor.detach()
         if name == "head_output" and layer is not None:
             tensor = head_outputs(model, layer, tensor)
-        record.keep(name, layer, tensor if reduce is None else reduce(tensor, layer))
+        record.keep(name, layer, tensor if reducer is None else reducer(tensor, layer))
 
-    return keep
+    placements = []
+    for name, places in points_of(model, names, layers).items():
+        reducer = reduce.get(name) if isinstance(reduce, Mapping) else reduce
+        for layer, point in places.items():
+            placements.append((point, partial(keep, name, layer, reducer), Order.OBSERVE))
+    with attached(placements):
+        yield record
 
 
 @checked_arguments(HookError)

@@ -84,12 +84,12 @@ class Holding:
 
     def __init__(self, choices: Sequence[HeldParts], notes: bool = True) -> None:
         self.anywhere, self.everywhere = (HeldParts(*map(test, zip(*choices, strict=True))) for test in (any, all))
-        self._followed, self._notes = choices[0], notes
+        self.followed, self._notes = choices[0], notes
         self._rows: Sequence[HeldParts] | None = None
 
     def follow(self, choice: HeldParts) -> None:
         """Let gradients obey this choice from here on."""
-        self._followed = choice
+        self.followed = choice
 
     @contextmanager
     def imposing(self, rows: Sequence[HeldParts]) -> Iterator[None]:
@@ -112,7 +112,11 @@ class Holding:
             if not torch.is_grad_enabled():
                 return None
             stopped = pattern.detach()
-            return stopped if self.everywhere.attention else self._routed("attention", pattern, stopped)
+            return (
+                stopped
+                if self.everywhere.attention
+                else cast(Tensor, _Routed.apply(pattern, stopped, self, "attention"))
+            )
 
         return body
 
@@ -130,7 +134,7 @@ class Holding:
         return body
 
     def of_map(
-        self, part: str, name: str, linear_of: Callable[..., Linear], bias: Tensor | None = None
+        self, part: str, name: str, linear_of: Callable[..., Linear], bias: Tensor | float = 0.0
     ) -> Callable[..., Tensor | None]:
         """The body that holds a map at the values of its inputs, linear in the last one, but for the bias."""
         first: list[Linear] = []
@@ -139,23 +143,20 @@ class Holding:
             *inputs, out = tensors
             x = inputs[-1]
             if self._rows is not None:
-                return self._imposed(part, out, _with_bias(first[0](x), bias).to(out.dtype))
+                return self._imposed(part, out, (first[0](x) + bias).to(out.dtype))
             linear = linear_of(*inputs)
             held = linear(x)
-            _check_reproduces(name, _with_bias(held, bias), out)
+            _check_reproduces(name, held + bias, out)
             if self._notes and not first:
                 first.append(linear)
             if not torch.is_grad_enabled():
                 return None
             if not getattr(self.everywhere, part):
-                return self._routed(part, out, held.to(out.dtype))
+                return cast(Tensor, _Routed.apply(out, held.to(out.dtype), self, part))
             # x - stop(x) is exactly 0: the value is the model's own, the gradient the held map's.
             return out.detach() + linear(x - x.detach()).to(out.dtype)
 
         return body
-
-    def _routed(self, part: str, live: Tensor, held: Tensor) -> Tensor:
-        return cast(Tensor, _Routed.apply(live, held, lambda: getattr(self._followed, part)))
 
     def _imposed(self, part: str, live: Tensor, held: Tensor) -> Tensor:
         assert self._rows is not None
@@ -164,17 +165,18 @@ class Holding:
 
 
 class _Routed(torch.autograd.Function):
-    """The value of `live`, and the gradient of `held` where `is_held` says so when it comes back, else that of `live`."""
+    """The value of `live`; the gradient of `held` where the choice that is followed when it comes back holds the part."""
 
     @staticmethod
-    def forward(ctx: Any, live: Tensor, held: Tensor, is_held: Callable[[], bool]) -> Tensor:
-        ctx.is_held = is_held
+    def forward(ctx: Any, live: Tensor, held: Tensor, holding: Holding, part: str) -> Tensor:
+        ctx.holding, ctx.part = holding, part
         return live.view_as(live)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         # None, and not zeros: what lies behind is then not walked.
-        return (None, gradients[0], None) if ctx.is_held() else (gradients[0], None, None)
+        is_held = getattr(ctx.holding.followed, ctx.part)
+        return (None, gradients[0], None, None) if is_held else (gradients[0], None, None, None)
 
 
 def _placements(model: TransformerBridge, what: str, held: Holding, striped: bool = False) -> list[Placement]:
@@ -188,7 +190,7 @@ def _placements(model: TransformerBridge, what: str, held: Holding, striped: boo
         placements += [(point, held.of_patterns(not striped), Order.FREEZE) for point in patterns]
     if parts.norms:
         for norm in norms_of(model).values():
-            body = held.of_map("norms", norm.name, partial(_linear_map, norm), norm.bias)
+            body = held.of_map("norms", norm.name, partial(_linear_map, norm), 0.0 if norm.bias is None else norm.bias)
             placements += with_input(norm.before, norm.after, body, Order.FREEZE, reads=Order.FREEZE)
     return placements + (_activations(model, held) if parts.activations else [])
 
@@ -269,10 +271,6 @@ def _linear_map(norm: Norm, x: Tensor) -> Callable[[Tensor], Tensor]:
     scale = norm.inverse_scale(x.detach())
     # One number a position is kept, and not one a component: the gain is multiplied in anew.
     return lambda u: norm.centre(u.to(scale.dtype)) * (scale * norm.gain.to(scale.dtype))
-
-
-def _with_bias(out: Tensor, bias: Tensor | None) -> Tensor:
-    return out if bias is None else out + bias.to(out.dtype)
 
 
 def _check_reproduces(name: str, expected: Tensor, out: Tensor) -> None:

@@ -28,12 +28,8 @@ HookBody = Callable[[Tensor], Tensor | None]
 
 _HOOK_POINTS = "transformer_lens.hook_points"
 _OF_EVERY_MODULE = tuple(f"_global_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre"))
-_blocks = count(1)
-
-
-def next_block() -> int:
-    """A number for one more with-block."""
-    return next(_blocks)
+next_block: Callable[[], int] = count(1).__next__
+"""A number for one more with-block."""
 
 
 class Order(IntEnum):
@@ -180,7 +176,11 @@ def _remove_hooks(modules: Sequence[torch.nn.Module], block: int | None) -> None
                         hook.undo()
                     registry.pop(key, None)
         if isinstance(module, HookPoint):
-            module.fwd_hooks[:] = [handle for handle in module.fwd_hooks if not _is_of(handle.user_hook, block)]
+            module.fwd_hooks[:] = [
+                handle
+                for handle in module.fwd_hooks
+                if not (isinstance(handle.user_hook, _AttachedHook) and block in (None, handle.user_hook.block))
+            ]
         replaced = vars(module).get("forward")
         if isinstance(replaced, OwnForward) and block in (None, replaced.block):
             del vars(module)["forward"]
@@ -190,10 +190,6 @@ class OwnForward:
     """Replacement of a module's `forward` by this package, for one with-block."""
 
     block: int
-
-
-def _is_of(hook: object, block: int | None) -> bool:
-    return isinstance(hook, _AttachedHook) and block in (None, hook.block)
 
 
 def _own_hook(function: Callable[..., object]) -> _AttachedHook | ModuleHook | None:
@@ -208,14 +204,14 @@ def _own_hook(function: Callable[..., object]) -> _AttachedHook | ModuleHook | N
 
 def _put_in_order(point: HookPoint) -> None:
     """Torch runs hooks as registered: move ours after those that come before them; foreign ones count as edits."""
-    orders = {handle.hook.id: _order_of(handle.user_hook) for handle in point.fwd_hooks}
+    orders = {
+        handle.hook.id: handle.user_hook.order
+        for handle in point.fwd_hooks
+        if isinstance(handle.user_hook, _AttachedHook)
+    }
     ordered: Any = point._forward_hooks
     for key in sorted(ordered, key=lambda key: orders.get(key, Order.EDIT)):
         ordered.move_to_end(key)
-
-
-def _order_of(hook: object) -> Order:
-    return hook.order if isinstance(hook, _AttachedHook) else Order.EDIT
 
 
 def kinds(point: HookPoint) -> list[str | None]:
@@ -237,14 +233,15 @@ def active_edits(model: TransformerBridge) -> tuple[Edit, ...]:
     not known, so code that computes from formulas has to refuse it. So has one that torch calls for every module
     (`register_module_forward_hook`).
     """
-    edits = [edit for name, module in model.named_modules() if _is_hooked(module) for edit in _edits_at(name, module)]
+    edits = [
+        edit
+        for name, module in model.named_modules()
+        if any(_registries(module)) or getattr(module, "fwd_hooks", ())
+        for edit in _edits_at(name, module)
+    ]
     if any(getattr(torch_module, name) for name in _OF_EVERY_MODULE):
         edits.insert(0, Edit("foreign", "every module", 0))
     return tuple(edits)
-
-
-def _is_hooked(module: torch.nn.Module) -> bool:
-    return any(_registries(module)) or (isinstance(module, HookPoint) and bool(module.fwd_hooks))
 
 
 def _edits_at(name: str, module: torch.nn.Module) -> Iterator[Edit]:
@@ -258,17 +255,13 @@ def _edits_at(name: str, module: torch.nn.Module) -> Iterator[Edit]:
                 own_handle_ids.add(handle.hook.id)
                 if hook.kind is not None:
                     yield Edit(hook.kind, name, hook.block)
-    torch_hooks = [function for key, function in _torch_hooks(module) if key not in own_handle_ids]
+    torch_hooks = [
+        function for registry in _registries(module) for key, function in registry.items() if key not in own_handle_ids
+    ]
     module_edits = dict.fromkeys(function.edit for function in torch_hooks if isinstance(function, ModuleHook))
     yield from (edit for edit in module_edits if edit is not None)
     if any(not (isinstance(function, ModuleHook) or _libraries_own(function)) for function in torch_hooks):
         yield Edit("foreign", name, 0)
-
-
-def _torch_hooks(module: torch.nn.Module) -> Iterator[tuple[int, Callable[..., object]]]:
-    """Every hook that torch would call on this module, by its id."""
-    for registry in _registries(module):
-        yield from registry.items()
 
 
 def _registries(module: torch.nn.Module) -> tuple[dict[int, Callable[..., object]], ...]:

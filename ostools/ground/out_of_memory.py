@@ -80,12 +80,12 @@ def in_smaller_chunks(measurement: Callable[Parameters, Returned]) -> Callable[P
         lists: Any = [list(value) if isinstance(value, Iterator) else value for value in (*args, *options.values())]
         positional, named = lists[: len(args)], dict(zip(options, lists[len(args) :], strict=True))
         result, share = chunks_that_fit(
-            lambda: measurement(*positional, **named),
+            functools.partial(measurement, *positional, **named),
             lambda error: _lacking(
                 measurement.__name__, inspect.signature(measurement).bind(*positional, **named).arguments, error
             ),
         )
-        return _with_share(result, share)
+        return result if share == 1.0 else _with_share(result, share)
 
     return fitted
 
@@ -155,7 +155,7 @@ def _with_share(returned: Returned, share: float) -> Returned:
     if isinstance(result, list):
         return [_with_share(part, share) for part in result]  # pyright: ignore[reportReturnType]
     provenance: Any = getattr(result, "provenance", None)
-    if share == 1.0 or provenance is None:
+    if provenance is None:
         return returned
     parameters = {**provenance.parameters, "chunk_share": share}
     # A result of several prompts holds each prompt's own.

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from math import gcd
 from typing import Any
@@ -50,7 +50,7 @@ def outermost() -> Iterator[bool]:
 
 
 @contextmanager
-def watched(name: str, cheaper: str = "", counts_steps: bool = True) -> Iterator[Progress]:
+def watched(name: str, cheaper: Iterable[str] = (), counts_steps: bool = True) -> Iterator[Progress]:
     """How a long call tells that it is long: the progress to call inside the block.
 
     In a terminal or a notebook it draws a bar (if `counts_steps`: something calls the progress). Everywhere else it logs
@@ -60,10 +60,11 @@ def watched(name: str, cheaper: str = "", counts_steps: bool = True) -> Iterator
         with bar(name) as progress:
             yield progress
         return
-    advice = [f"; cheaper: {cheaper}" if cheaper else ""]
+    advice = iter([cheaper])
 
     def say(line: str) -> None:
-        _LOG.warning("ostools.%s: %s%s; progress=False silences this", name, line, advice.pop() if advice else "")
+        ways = ", ".join(next(advice, ()))
+        _LOG.warning("ostools.%s: %s%s; progress=False silences this", name, line, ways and f"; cheaper: {ways}")
 
     with announced(say) as progress:
         yield progress
@@ -147,8 +148,9 @@ class Announcement:
     def look(self) -> None:
         """Say a line where one is due."""
         with self._lock:
-            seconds, left = self._clock.seconds, self._clock.seconds_left()
-            is_long = self._next == LONG and left is not None and seconds + left > LONG and seconds >= FIRST_ESTIMATE
+            seconds = self._clock.seconds
+            left = self._clock.seconds_left() if seconds >= FIRST_ESTIMATE else None
+            is_long = self._next == LONG and left is not None and seconds + left > LONG
             if seconds >= self._next or is_long:
                 self._next = seconds + LONG
                 self._say(self._line(seconds, left))

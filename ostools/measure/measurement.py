@@ -109,7 +109,7 @@ def _measured(function: Callable[Arguments, Measured]) -> Callable[Arguments, Me
                 return function(*args, **options)
             bound = signature.bind(*args, **options)
             bound.apply_defaults()
-            cheaper = ", ".join(cheaper_ways(bound.arguments))
+            cheaper = cheaper_ways(bound.arguments)
             progress = stack.enter_context(watched(function.__name__, cheaper, counts_steps="progress" in parameters))
             progress_option = {"progress": progress} if "progress" in parameters else {}
             return function(*args, **{**options, **progress_option})  # pyright: ignore[reportCallIssue]

@@ -213,15 +213,15 @@ def test_memory_that_runs_out_is_smaller_chunks_and_then_one_line(
     run, directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
 ) -> None:
     sizes: list[int] = []
-    measured = linearisation_run.LinearisationRun.measured
+    planned = linearisation_run.LinearisationRun.planned
 
-    def hungry(self: Any, *arguments: Any) -> Any:
+    def hungry(self: Any) -> Any:
         sizes.append(chunk(4096))
         if not fits or sizes[-1] > 1024:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        return measured(self, *arguments)
+        return planned(self)
 
-    monkeypatch.setattr(linearisation_run.LinearisationRun, "measured", hungry)
+    monkeypatch.setattr(linearisation_run.LinearisationRun, "planned", hungry)
     result = run(*PROMPT, "--linearisation", "frozen", "--model", directory, "--out", "x.json")
     if fits:
         assert (result[0], sizes) == (0, [4096, 2048, 1024])

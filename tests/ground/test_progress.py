@@ -54,7 +54,7 @@ def test_a_long_call_says_how_long_it_will_take(
     seconds_a_step: float, messages: list[str], now: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     """After 5 seconds, where more than a minute is expected in all; and with it what would be cheaper."""
-    with watched("sensitivity", "fewer layers") as progress:
+    with watched("sensitivity", ["fewer layers"]) as progress:
         for step in range(1, 20):
             now[0] = 100 + step * seconds_a_step
             tell(progress, step, 100)
@@ -65,7 +65,7 @@ def test_a_long_call_says_how_long_it_will_take(
 
 
 def test_a_log_has_a_line_a_minute_and_the_advice_once(now: list[float], caplog: pytest.LogCaptureFixture) -> None:
-    with watched("study", "fewer seeds") as progress:
+    with watched("study", ["fewer seeds"]) as progress:
         tell(progress, 0, 4)
         for _ in range(3):
             now[0] += 50

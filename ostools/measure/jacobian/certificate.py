@@ -8,7 +8,7 @@ holds them. No derivative is taken, so that an error in autograd, in a backward 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,9 +26,6 @@ from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import points
 from ostools.measure.jacobian.linearise import FROZEN_PARTS, BasePoint
 from ostools.measure.passes.contexts import no_logits, run_from
-
-# t -> J_i t_i of every token i.
-Parts = Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_out"]]
 
 # The step, relative to |v_i|, that is tried alone at first: trained models need no other. Its truncation grows with h^2 and its
 # rounding with 1 / h; both are below 1e-3 of the sum there on the real models that were measured.
@@ -72,27 +69,33 @@ class Certificate:
 
 
 class Claim(NamedTuple):
-    """What the Jacobians of one linearisation say of the steps t_i of all tokens, to be held against the network.
+    """What the Jacobians of one linearisation say of a step t_i of every token, to be held against the network.
 
-    `parts`: W J_i t_i; `homogeneous`: sum_i W J_i v_i; `gain`: size of W over that of y_n, as its rounding grows with it: a sum
-    like w^T y may be far smaller than what is added. Without `outputs` W is the identity.
+    `expected`: sum_i W J_i t_i. `size`: sqrt(sum_i |W J_i t_i|^2), the size of that sum in the mean over random directions; a
+    logit's, one number, may be small by chance. `homogeneous`: sum_i W J_i v_i. `outputs`: W, None for the identity. `gain`:
+    size of W over that of y_n. Rounding grows with it: a sum like w^T y may be far smaller than what is added.
     """
 
     field: Float[Tensor, "pos d_model"]
-    parts: Float[Tensor, "pos d_out"]
+    expected: Float[Tensor, " d_out"]
+    size: float
     homogeneous: Float[Tensor, " d_out"]
     outputs: Float[Tensor, "out d_model"] | None
+    gain: float
 
     @classmethod
-    def of(cls, base: BasePoint, products: Parts, outputs: Float[Tensor, "out d_model"] | None = None) -> Claim:
-        """What `products`, t -> W J_i t_i, say at `base`."""
-        field = _field(base.stream, products)
+    def of(
+        cls,
+        base: BasePoint,
+        jacobian_rows: Float[Tensor, "place d_out d_model"],
+        outputs: Float[Tensor, "out d_model"] | None = None,
+    ) -> Claim:
+        """What rows W J_i say, those of the base's layer first."""
+        field = _field(base.stream, jacobian_rows)
+        parts, homogeneous = (_products(jacobian_rows, steps).double() for steps in (field, base.stream))
+        gain = 1.0 if outputs is None else float(outputs.double().norm()) / outputs.shape[-1] ** 0.5
         widened = None if outputs is None else outputs.double()
-        return cls(field, products(field).double(), products(base.stream).double().sum(0), widened)
-
-    @property
-    def gain(self) -> float:
-        return 1.0 if self.outputs is None else float(self.outputs.norm()) / self.outputs.shape[-1] ** 0.5
+        return cls(field, parts.sum(0), float(parts.norm()), homogeneous.sum(0), widened, gain)
 
     def output(self, y: Float[Tensor, "*row d_model"]) -> Float[Tensor, "*row d_out"]:
         """W y, in float64."""
@@ -122,10 +125,11 @@ def certify(
     slopes = _slopes(model, held, base, claims, [first])
     bars: dict[str, tuple[Float[Tensor, " d_out"], float]] = {}
     for name, claim in claims.items():
-        difference, size = slopes[name].by_step[first], float(claim.parts.norm())
+        difference, size = slopes[name].by_step[first], claim.size
+        error = float((difference - claim.expected).norm())
         # The terms of odd and even order are taken to fall alike: what the h^2 term is off is the square of what the h term is.
         bar = slopes[name].curvature ** 2 / max(size, 1e-300) + slopes[name].rounding / first
-        if bar < _SHARP * size and _error(claim, difference) <= bar + _TOLERANCE[dtype] * size:
+        if bar < _SHARP * size and error <= bar + _TOLERANCE[dtype] * size:
             bars[name] = difference, bar
     unsure = {name: claim for name, claim in claims.items() if name not in bars}
     if unsure:
@@ -139,22 +143,16 @@ def certify(
     }
 
 
-def _error(claim: Claim, difference: Float[Tensor, " d_out"]) -> float:
-    return float((difference - claim.parts.sum(0)).norm())
-
-
 def _certificate(
     linearisation: str, claim: Claim, difference: Float[Tensor, " d_out"], bar: float, passes: int
 ) -> Certificate:
     """The certificate of a claim, from a difference and its error bar. Raises `InputError` where there is none."""
-    # Over random directions |sum_i J_i t_i|^2 is sum_i |J_i t_i|^2 in the mean; the sum of a logit's, one number, may be small
-    # by chance.
-    error, size, dtype = _error(claim, difference), float(claim.parts.norm()), claim.field.dtype
+    error, size, dtype = float((difference - claim.expected).norm()), claim.size, claim.field.dtype
     if not error <= 4 * bar + _TOLERANCE[dtype] * size:
         what = "y_n" if claim.outputs is None else "W y_n"
         raise InputError(
             f"the {linearisation} Jacobian failed its check: moving every token by a small random step moves {what} by "
-            f"{float(difference.norm()):.4g} a unit, J says {float(claim.parts.sum(0).norm()):.4g}, and they differ by "
+            f"{float(difference.norm()):.4g} a unit, J says {float(claim.expected.norm()):.4g}, and they differ by "
             f"{error:.2g} (error bar {bar:.2g}); its norms are not to be trusted"
         )
     if not bar < _INFORMATIVE * size:
@@ -186,19 +184,23 @@ def _slopes(
     return slopes
 
 
-def _field(stream: Float[Tensor, "pos d_model"], parts: Parts) -> Float[Tensor, "pos d_model"]:
-    """One random direction a token, of the size of its v_i; shorter where its part would outweigh the others."""
+def _products(
+    jacobian_rows: Float[Tensor, "place d_out d_model"], field: Float[Tensor, "pos d_model"]
+) -> Float[Tensor, "pos d_out"]:
+    """J_i t_i at the first places, as many as there are t_i."""
+    return (jacobian_rows[: len(field)] @ field.to(jacobian_rows)[..., None])[..., 0]
+
+
+def _field(
+    stream: Float[Tensor, "pos d_model"], jacobian_rows: Float[Tensor, "place d_out d_model"]
+) -> Float[Tensor, "pos d_model"]:
+    """One random direction a token, of the size of its v_i; shorter where its part would be above the median part."""
     gaussian = torch.randn(stream.shape, generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64).to(stream)
     field = gaussian * (stream.norm(dim=-1, keepdim=True) / gaussian.norm(dim=-1, keepdim=True))
-    return field * _evened(parts(field))[:, None].to(field)
-
-
-def _evened(parts: Float[Tensor, "pos d_out"]) -> Float[Tensor, " pos"]:
-    """Step of each token, at most 1: so far that no token's part is larger than the median part."""
-    sizes = parts.double().norm(dim=-1)
+    sizes = _products(jacobian_rows, field).double().norm(dim=-1)
     positive_sizes = sizes[sizes > 0]
     median = positive_sizes.median() if len(positive_sizes) else sizes.new_ones(())
-    return (median / sizes.clamp_min(1e-300)).clamp(_LEAST_SHARE, 1.0)
+    return field * (median / sizes.clamp_min(1e-300)).clamp(_LEAST_SHARE, 1.0)[:, None].to(field)
 
 
 def _difference(

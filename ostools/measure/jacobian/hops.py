@@ -31,7 +31,6 @@ from ostools.measure.jacobian.certificate import Claim
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
 from ostools.measure.jacobian.linearise import Cotangents, Linearised, differentiated, vjp
 from ostools.measure.jacobian.memory import sensitivity_memory
-from ostools.measure.jacobian.norms import token_products
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import edits_beyond_patterns, strips_where_long
@@ -150,7 +149,7 @@ def hops(
         with run.linearised(replace(run.planned()[1], whole=False)) as (linear, held):
             tracks = _tracks(work, linear, directions, most, progress)
             base, jacobian_rows = linear.base, tracks[-1].transpose(0, 1)
-            claim = Claim.of(base, token_products(jacobian_rows), directions)
+            claim = Claim.of(base, jacobian_rows, directions)
             account = run.checked(held, base, {"frozen": (jacobian_rows.double().norm(dim=(1, 2)), claim)})["frozen"]
     settings = {"most": most, "cotangents": cotangents, "seed": seed, **account}
     return Hops(_table(tokens, tracks), replace(provenance, parameters={**provenance.parameters, **settings}))

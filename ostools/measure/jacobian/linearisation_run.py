@@ -98,12 +98,28 @@ class MeasuredNorms:
 def measured(
     model: TransformerBridge, prompt: Prompt, options: JacobianOptions, progress: Progress | None
 ) -> dict[str, MeasuredNorms]:
-    """The norms of one prompt, by linearisation."""
+    """The norms of one prompt, by linearisation: linearised, measured, certified. Raises `InputError` where a check fails."""
+    names, taken = options.names, dict[str, tuple[Columns, Claim, dict[str, Any]]]()
     with strips_where_long(model, len(prompt.ids)):
-        start = Start.of(model, prompt.ids)
+        run = LinearisationRun(model, Start.of(model, prompt.ids), options)
         if options.output is not None:
-            options.output.check(model, start.logits[-1], start.y)
-        return LinearisationRun(model, start, options).measured(progress)
+            options.output.check(model, run.start.logits[-1], run.start.y)
+        method, memory_plan = run.planned()
+        with run.linearised(memory_plan) as (linear, held):
+            for index, name in enumerate(names):
+                held.follow(FROZEN_PARTS[name])
+                name_progress = part_of(progress, index, index + 1, len(names), units=100)
+                taken[name] = run.taken(method.method, linear, name_progress)
+            base = linear.base
+            linear.release()
+            claims = {name: (columns["frobenius_norm"], claim) for name, (columns, claim, _) in taken.items()}
+            checks = run.checked(held, base, claims)
+    tell(progress, 1, 1)
+    account = {"reason": method.reason, "plan": str(memory_plan)}
+    return {
+        name: MeasuredNorms(columns, method.method, {**account, **reached, **checks[name]})
+        for name, (columns, _, reached) in taken.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -114,26 +130,6 @@ class LinearisationRun:
     start: Start
     options: JacobianOptions
 
-    def measured(self, progress: Progress | None) -> dict[str, MeasuredNorms]:
-        """Linearise, take the norms, certify them. Raises `InputError` where a check fails."""
-        method, memory_plan = self.planned()
-        names, taken = self.options.names, dict[str, tuple[Columns, Claim, dict[str, Any]]]()
-        with self.linearised(memory_plan) as (linear, held):
-            for index, name in enumerate(names):
-                held.follow(FROZEN_PARTS[name])
-                name_progress = part_of(progress, index, index + 1, len(names), units=100)
-                taken[name] = self._taken(method.method, linear, name_progress)
-            base = linear.base
-            linear.release()
-            claims = {name: (columns["frobenius_norm"], claim) for name, (columns, claim, _) in taken.items()}
-            checks = self.checked(held, base, claims)
-        tell(progress, 1, 1)
-        account = {"reason": method.reason, "plan": str(memory_plan)}
-        return {
-            name: MeasuredNorms(columns, method.method, {**account, **reached, **checks[name]})
-            for name, (columns, _, reached) in taken.items()
-        }
-
     def gradient(self) -> tuple[Float[Tensor, "place d_model"], dict[str, Any]]:
         """w^T J_i at every place, for the output of the options, under their one linearisation; and how it was checked."""
         (name,), output = self.options.names, self.options.output
@@ -141,7 +137,7 @@ class LinearisationRun:
         with self.linearised(self.planned()[1]) as (linear, held):
             rows, base = jacobian_norms.exact_jacobians(linear, self.start.embedded, logit=output.row), linear.base
             linear.release()
-            claim = Claim.of(base, jacobian_norms.token_products(rows), output.row[None])
+            claim = Claim.of(base, rows, output.row[None])
             return rows[:, 0], self.checked(held, base, {name: (rows.double().norm(dim=(1, 2)), claim)})[name]
 
     def planned(self) -> tuple[MethodChoice, MemoryPlan]:
@@ -166,7 +162,7 @@ class LinearisationRun:
             require_same_logits(self.start.logits, linear.logits, " and ".join(self.options.names))
             yield linear, held
 
-    def _taken(
+    def taken(
         self, method: str, linear: Linearised, progress: Progress | None
     ) -> tuple[Columns, Claim, dict[str, Any]]:
         """The norms of the linearisation that is followed, what its Jacobians claim, and `SketchedNorms.account`."""
@@ -176,7 +172,7 @@ class LinearisationRun:
             rows = jacobian_norms.exact_jacobians(linear, like, progress, output)
             norms = (norm.cpu() for norm in jacobian_norms.exact_norms(rows, rows.device))
             columns = dict(zip(NORMS, [norm for norm in norms for _ in range(3)], strict=True))
-            claim = Claim.of(base, jacobian_norms.token_products(rows), None if output is None else output[None])
+            claim = Claim.of(base, rows, None if output is None else output[None])
             return columns, claim, {}
         cotangents = None if method == "estimate" else options.cotangents
         generator = torch.Generator().manual_seed(options.seed)
@@ -185,7 +181,7 @@ class LinearisationRun:
         # ||J||_2 <= ||J||_F: the upper end of the one holds for the other.
         operator = (torch.full_like(sketch.frobenius, float("nan")), sketch.operator_lower, sketch.frobenius_upper)
         frobenius = (sketch.frobenius, sketch.frobenius_lower, sketch.frobenius_upper)
-        claim = Claim.of(base, jacobian_norms.token_products(sketch.rows), sketch.cotangents.to(like.device))
+        claim = Claim.of(base, sketch.rows, sketch.cotangents.to(like.device))
         return dict(zip(NORMS, operator + frobenius, strict=True)), claim, sketch.account
 
     def checked(
@@ -196,7 +192,12 @@ class LinearisationRun:
         `measured`: the Frobenius norms, and what the Jacobians claim. Within the block in which they were linearised.
         """
         for name, (frobenius, _) in measured.items():
-            _require_sound(frobenius, name)
+            if not bool(torch.isfinite(frobenius).all()):
+                raise InputError(f"the {name} Jacobian is not finite on this prompt")
+            if not bool((frobenius > 0).any()):
+                raise InputError(
+                    f"the {name} Jacobian is 0 at every token: nothing reaches y_n, not even the last token"
+                )
         claims = {name: claim for name, (_, claim) in measured.items()}
         accounts: dict[str, dict[str, Any]] = {
             name: {"certificate": asdict(certificate)}
@@ -208,12 +209,3 @@ class LinearisationRun:
             if self.start.choices is not None:
                 account["experts"] = self.start.choices.account
         return accounts
-
-
-def _require_sound(frobenius: PerPlace, linearisation: str) -> None:
-    if not bool(torch.isfinite(frobenius).all()):
-        raise InputError(f"the {linearisation} Jacobian is not finite on this prompt")
-    if not bool((frobenius > 0).any()):
-        raise InputError(
-            f"the {linearisation} Jacobian is 0 at every token: nothing reaches y_n, not even the last token"
-        )

@@ -129,7 +129,8 @@ class Linearised:
         """g^T J_i for every row g and place i. In memory the places lie before the rows. The caller may write to it."""
         rows = cotangents.to(self._y)
         tangents = rows.new_empty(len(self.layers), self.pos, *rows.shape)
-        parts = [slice(start, start + self._step(rows)) for start in range(0, len(rows), self._step(rows))]
+        step = self._chunk or max(1, len(rows))
+        parts = [slice(start, start + step) for start in range(0, len(rows), step)]
         if self._whole:
             for index, part in enumerate(parts):
                 gradients = vjp(self._y, [self._streams[layer] for layer in self.layers], rows[part])
@@ -150,7 +151,7 @@ class Linearised:
         cotangent = torch.zeros_like(self._y, requires_grad=True)
         with torch.enable_grad():
             pulled = self.pull_with_graph(cotangent[None])[0]
-        parts = fields.to(pulled).split(self._step(fields))
+        parts = fields.to(pulled).split(self._chunk or max(1, len(fields)))
         return torch.cat([vjp(pulled, [cotangent], part)[0] for part in parts])
 
     def top(self, cotangents: Cotangents) -> Float[Tensor, "row pos d_model"]:
@@ -197,9 +198,6 @@ class Linearised:
                     tangents[places[layer], :, part] = gradient[:, 0].transpose(0, 1)
                 tell(progress, next(steps), (self.n_layers - lowest) * len(parts))
             del graph
-
-    def _step(self, rows: Tensor) -> int:
-        return self._chunk or max(1, len(rows))
 
     def _note(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A block that ran again with the pass's own cache would see every key twice.

@@ -7,7 +7,6 @@ memory a row, of at most `BATCH` rows at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -15,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress
 from ostools.measure.jacobian.linearise import Cotangents, Tangents
-from ostools.theory.path_sum import chunks
 from ostools.theory.statistics.estimates import Sketch, orthonormal_rows
 
 NORM_BUDGET = 1 << 26
@@ -59,10 +58,10 @@ def exact_norms(
     the time of singular values. Every J is divided by its largest entry first, so that no square overflows. The norms of a J
     that is not finite are not.
     """
-    places, d_out, d_model = jacobian_rows.shape
+    d_out, d_model = jacobian_rows.shape[1:]
     operator, frobenius = [], []
-    for part in chunks(places, d_out * d_model * jacobian_rows.element_size(), NORM_BUDGET):
-        matrices = jacobian_rows[part].to(device)
+    for part in jacobian_rows.split(max(1, chunk(NORM_BUDGET) // (d_out * d_model * jacobian_rows.element_size()))):
+        matrices = part.to(device)
         largest = matrices.abs().amax((1, 2), keepdim=True)
         unit = matrices / torch.where(largest > 0, largest, 1.0)
         unit.masked_fill_(~torch.isfinite(largest), 0.0)  # eigvalsh would raise: 0 times such a scale is NaN
@@ -71,15 +70,6 @@ def exact_norms(
         operator.append(torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0.0).sqrt().double() * scale)
         frobenius.append(gram.diagonal(dim1=1, dim2=2).sum(-1).sqrt().double() * scale)
     return torch.cat(operator), torch.cat(frobenius)
-
-
-def token_products(jacobian_rows: Jacobians) -> Callable[[Float[Tensor, "pos d_model"]], Float[Tensor, "pos d_out"]]:
-    """J_i t_i at the first places, as many as there are t_i, read off the rows themselves: what checks read."""
-
-    def read(field: Float[Tensor, "pos d_model"]) -> Float[Tensor, "pos d_out"]:
-        return torch.stack([rows.to(vector) @ vector for rows, vector in zip(jacobian_rows, field, strict=False)])
-
-    return read
 
 
 PerToken = Float[Tensor, " pos"]

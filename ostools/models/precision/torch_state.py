@@ -46,7 +46,9 @@ class _WithoutAutocast:
     whenever it is collected, perhaps long after the caller's own block has ended."""
 
     def __init__(self) -> None:
-        self._active = [device for device in _autocast_devices() if torch.is_autocast_enabled(device)]
+        accelerator = torch.accelerator.current_accelerator()
+        devices = {"cpu", "cuda", "mps"} | ({accelerator.type} if accelerator is not None else set())
+        self._active = [device for device in devices if torch.is_autocast_enabled(device)]
 
     def __enter__(self) -> None:
         try:
@@ -59,11 +61,6 @@ class _WithoutAutocast:
     def __exit__(self, *_: object) -> None:
         for device in self._active:
             torch.set_autocast_enabled(device, True)
-
-
-def _autocast_devices() -> set[str]:
-    accelerator = torch.accelerator.current_accelerator()
-    return {"cpu", "cuda", "mps"} | ({accelerator.type} if accelerator is not None else set())
 
 
 class _ProcessState:

@@ -45,13 +45,12 @@ def test_the_certificate_covers_a_wrong_jacobian_that_one_direction_hardly_sees(
         embedded = model.input_to_embed(torch.tensor([IDS]))[0][0].detach()
         linear = Linearised(model, embedded)
         rows = exact.exact_jacobians(linear, embedded)
-        steps = embedded.norm(dim=-1) * certificate_module._evened(exact.token_products(rows)(embedded))
+        steps = certificate_module.Claim.of(linear.base, rows).field.norm(dim=-1)
         held = Holding([HeldParts()])
         for _ in range(60):
             left, right = (torch.randn(size, generator=generator, dtype=torch.float64) for size in rows.shape[1:])
             wrong = 1e-6 * torch.outer(left / left.norm(), right / right.norm()) * rows[-1].norm()
-            parts = exact.token_products(torch.cat([rows[:-1], rows[-1:] + wrong]))
-            claim = certificate_module.Claim.of(linear.base, parts)
+            claim = certificate_module.Claim.of(linear.base, torch.cat([rows[:-1], rows[-1:] + wrong]))
             certificate = certificate_module.certify(model, held, linear.base, {"full": claim})["full"]
             share = float(steps[-1] * wrong.norm()) / float((steps[:, None, None] * rows).norm())
             covered.append(certificate.within >= share)
@@ -304,8 +303,10 @@ def test_every_detached_run_proves_that_its_parts_add_up(family: str) -> None:
 
 def test_detached_parts_that_do_not_add_up_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are one part in 10^9 too large, which finite differences cannot see."""
-    honest = exact.token_products
-    monkeypatch.setattr(exact, "token_products", lambda rows: lambda field: (1 + 1e-9) * honest(rows)(field))
+    honest = certificate_module.Claim.of
+    monkeypatch.setattr(
+        certificate_module.Claim, "of", lambda base, rows, *rest: honest(base, (1 + 1e-9) * rows, *rest)
+    )
     with pytest.raises(ost.InputError, match=r"sum_i J_i v_i \+ bias terms differs from y_n by .* 1e-12 at most"):
         detached(tiny_model("gpt2", seed=4, dtype=torch.float64))
 
