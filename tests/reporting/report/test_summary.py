@@ -157,7 +157,8 @@ def test_the_place_in_a_text_is_one_of_four_words_and_over_squashing_the_u_alone
 def test_the_headline_of_the_bounds_says_whether_they_hold(factors: tuple[float, float], verdict: str) -> None:
     """10^61 is true, and of no use as a size."""
     norms = made_sensitivity({"full": TEN.tolist(), "frozen": TEN.tolist()})
-    bounds = dict(zip(("local", "windowed(1)"), ((TEN * factor).tolist() for factor in factors), strict=True))
+    names = ["local", "windowed(1)"]
+    bounds = {name: (TEN * factor).tolist() for name, factor in zip(names, factors, strict=True)}
     (line,) = headlines(measurements(sensitivity=norms, comparison=made_comparison(TEN.tolist(), bounds)))
     assert line.verdict.startswith(verdict)
     assert ("please report it" in line.verdict) == ("FAIL" in verdict)

@@ -64,7 +64,7 @@ def _subtitle(result: Study) -> list[str]:
         f"seed{'s' if seeds > 1 else ''} each; right of the line: more of it than without the mitigation.",
         f"Thick: {level:.0%} interval over lengths; thin: {wide:.2%}, so that all verdicts hold together at {level:.0%}.",
     ]
-    trained = result.frame["within_training"]
+    trained: Any = result.frame["within_training"]
     left_out = "Lengths beyond training are left out." if trained.any() else "No length is within training."
     return notes if trained.all() else [*notes, left_out]
 
