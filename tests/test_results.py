@@ -12,7 +12,7 @@ import torch
 import vl_convert
 
 from ostools.ground.errors import InputError
-from ostools.reporting.style.notebook import LARGEST, VEGA_LITE, summary
+from ostools.reporting.style.notebook import LARGEST, VEGA_LITE
 from ostools.results import AGREES_WITHIN, PICTURES, TABLES, Provenance, Result, checked_output, write_atomically
 from tests.checkpoints import tiny_model
 from tests.reporting.every import EVERY, chart
@@ -43,14 +43,14 @@ def test_every_result_shows_itself(name: str, monkeypatch: pytest.MonkeyPatch) -
     drawn = chart(name)
     monkeypatch.setattr(type(result), "plot", lambda self: drawn)  # made once: it is the dear part
     data, metadata = result._repr_mimebundle_()
-    assert data["text/plain"] == summary(result)
+    assert data["text/plain"] == repr(result).splitlines()[0]
     assert "text/html" not in data  # front ends would show it in place of the chart
     assert sum(len(json.dumps(value, allow_nan=False)) for value in data.values()) < LARGEST + 1000
     width, height = metadata["image/png"]["width"], metadata["image/png"]["height"]
     assert 200 < width < 1400
     assert 150 < height < 2400
     if VEGA_LITE in data:
-        assert data[VEGA_LITE]["description"] == summary(result)
+        assert data[VEGA_LITE]["description"] == repr(result).splitlines()[0]
         assert "http" not in vl_convert.vegalite_to_svg(data[VEGA_LITE], "5.8").replace("http://www.w3.org/", "")
 
 

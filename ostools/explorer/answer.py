@@ -11,11 +11,10 @@ import pandas as pd
 
 from ostools.explorer.recipe import SIDES, RecipeResult, code
 from ostools.explorer.views import ViewRequest
-from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS
 from ostools.measure import Attention, AttentionDifference, Attribution, Bounds, Change, Sensitivity
 from ostools.measure.prompts import partners
-from ostools.reporting.page.page import Figure
+from ostools.reporting.page.section import block
 from ostools.reporting.style.theme import KINDS, display_token
 from ostools.results import Frame, Result
 
@@ -216,12 +215,12 @@ def _notes(request: ViewRequest, recipe_result: RecipeResult, sides: Sequence[Se
 
 def _chart(request: ViewRequest, name: str, result: Result) -> dict[str, Any]:
     """The chart with its title and notes, or the reason why there is none; `side`: of two, which."""
-    words = request.of_view.words
-    sentences = [] if len(_rows(result)) else result.findings()
-    entry: dict[str, Any] = {"side": SIDES.index(name) if name in SIDES else None}
-    try:
-        figure = Figure("chart", result.plot(), words, words)
-        notes = list(dict.fromkeys([*sentences, *figure.notes]))  # some charts print the findings themselves
-        return entry | {"chart": str(figure.data), "title": figure.title, "notes": notes}
-    except InputError as error:
-        return entry | {"chart": None, "title": words, "notes": [*sentences, f"There is no chart: {error}"]}
+    words, sentences = request.of_view.words, [] if len(_rows(result)) else result.findings()
+    part = block(result, "chart", words, sentences, in_detail=False)
+    figure = part.figure
+    return {
+        "side": SIDES.index(name) if name in SIDES else None,
+        "chart": figure and str(figure.data),
+        "title": figure.title if figure else words,
+        "notes": [*sentences, *(figure.notes if figure else part.notes)],
+    }

@@ -40,7 +40,7 @@ SHOWN = [
     ("mitigate windows --lengths 3 --windows 5 --layers 1", "front|5"),
     (
         "mitigate --mitigation separator:every=2 --lengths 3 --measure answers --elicitation zero-shot",
-        "Study, verdicts|separator:every=2|not decided|nothing could be lost",
+        "Study, verdicts|separator:every=2|not decided|the floor",
     ),
     ("reproduce figure 2 --lengths 2 --no-chat", "Figure 2|The paper's is of Gemini"),
     ("reproduce figure 5 --lengths 1:4 --panel b --seeds 1 --dtype bfloat16 --items ids", "Figure 5|4 lengths"),

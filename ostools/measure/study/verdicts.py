@@ -184,7 +184,7 @@ def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
     effect = in_words(row, "verdict_low", "verdict_high")
     limit, margin = at_limit(row), QUANTITIES[row["quantity"]].margin
     up, down = (HELPS, HURTS) if row["quantity"] == "correct" else (LARGER, SMALLER)
-    # What is read first: at the floor nothing could be lost, at the ceiling nothing could be gained.
+    # What is read first: at the floor no answer can be lost, at the ceiling none can be gained.
     effect = f"{limit}; {effect}" if limit else effect
     fewest = fewest_at(verdict_level)
     if row["lengths"] < fewest:
@@ -213,8 +213,7 @@ def at_limit(row: Mapping[str, Any]) -> str:
     if row["quantity"] != "correct" or row["baseline"] not in (0, 1):
         return ""
     right = row["pairs"] if row["baseline"] == 1 else 0
-    lost = "gained" if right else "lost"
-    return f"{right} of {row['pairs']} right without it: nothing could be {lost}"
+    return f"{right} of {row['pairs']} right without it, the {'ceiling' if right else 'floor'}"
 
 
 def bound(row: Mapping[str, Any]) -> str:

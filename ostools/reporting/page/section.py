@@ -22,8 +22,7 @@ from ostools.results.table_head import TableHead
 
 FOUND, NOT_FOUND, OPEN, UNTESTED = "found", "not found", "not decided", "not tested"
 OVER_SQUASHING, NO_SHAPE = "U: over-squashing", "none"
-HOLD, NO_SIZE, FAIL = "hold", "hold, of no use as a size", "FAIL"
-"""The words of a field of the strip; the last three are of certified bounds."""
+"""The words of a field of the strip; or that of a shape."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,9 @@ class StripField:
         """The colour class of the word; the word itself says it too."""
         if self.good_if_found:
             return "no" if self.state == FOUND else "open"
-        if self.state in (FOUND, OVER_SQUASHING, FAIL):
+        if self.state in (FOUND, OVER_SQUASHING):
             return "yes"
-        return "no" if self.state in (NOT_FOUND, NO_SHAPE, HOLD) else "open"
+        return "no" if self.state in (NOT_FOUND, NO_SHAPE) else "open"
 
 
 @dataclass(frozen=True)
@@ -175,8 +174,13 @@ def block(
         drawn = result.plot() if chart is None else chart(result)
         return Part(figure=Figure(name, drawn, caption, words, " ".join(sentences)), **fields)
     except (InputError, LookupError, ValueError) as error:
-        fields["notes"] = [f"{caption} could not be drawn: {in_words(error)}", *fields.get("notes", ())]
+        fields["notes"] = [f"{caption} could not be drawn: {reason_of(error)}", *fields.get("notes", ())]
         return Part(**fields)
+
+
+def reason_of(error: Exception) -> str:
+    """An error of ours as it is written, any other with its type."""
+    return str(error) if isinstance(error, InputError) else in_words(error)
 
 
 def tables_of(result: Result, *heads: TableHead) -> list[Table]:

@@ -111,7 +111,7 @@ def first_screen(measured: Measurements, sections: Mapping[str, Section]) -> Par
     """Verdicts, headlines, small charts, and what has no finding; each leads to its section, where that is present."""
     fields = verdicts(measured)
     lines = headlines(sections, [field.section for field in fields if field.state in (FOUND, OVER_SQUASHING)])
-    missing = _missing(measured, fields, [line.section for line in lines])
+    missing = _missing(measured, sections)
     if not lines and measured.empty and measured.left_out:
         missing = ["Nothing could be measured. The reasons stand below."]
     elif not lines and not missing:
@@ -122,17 +122,15 @@ def first_screen(measured: Measurements, sections: Mapping[str, Section]) -> Par
     return Part(strip=linked if lines else (), headlines=lines, findings=missing, overview=charts)
 
 
-def _missing(measured: Measurements, fields: Sequence[StripField], with_headline: Sequence[str]) -> list[str]:
+def _missing(measured: Measurements, sections: Mapping[str, Section]) -> list[str]:
     """Questions without an answer because something was refused, with the first reason."""
     sentences = []
-    asked_names = measured.provenance.parameters.get("sections", ())
-    for field in fields:
-        reasons = [omission.reason for omission in measured.left_out if omission.section == field.section]
-        has_headline = field.section in with_headline
-        if field.section in asked_names and reasons and (field.state == UNTESTED or not has_headline):
-            question = field.name if has_headline else SECTIONS[field.section].nav
+    for name in measured.provenance.parameters.get("sections", ()):
+        reasons = [omission.reason for omission in measured.left_out if omission.section == name]
+        answered = sections[name].headlines or SECTIONS[name].verdict is None if name in sections else False
+        if reasons and not answered:
             more = f" ({len(reasons) - 1} more below)" if len(reasons) > 1 else ""
-            sentences.append(f"There is no finding on {question.lower()}. The reason: {reasons[0]}{more}.")
+            sentences.append(f"There is no finding on {SECTIONS[name].nav.lower()}. The reason: {reasons[0]}{more}.")
     return sentences
 
 

@@ -18,13 +18,9 @@ from ostools.models.untrained import drawing_bytes
 from ostools.reporting.charts.heads_view import interactive_view
 from ostools.reporting.findings import SHAPES
 from ostools.reporting.findings.effects import contrast_words
-from ostools.reporting.findings.sensitivity import layers_finding, no_size
+from ostools.reporting.findings.sensitivity import layers_finding
 from ostools.reporting.page.page import Script
 from ostools.reporting.page.section import (
-    FAIL,
-    HOLD,
-    NO_SIZE,
-    OPEN,
     OVER_SQUASHING,
     UNTESTED,
     Part,
@@ -114,27 +110,6 @@ def _measure_attention(run: Run) -> None:
     run.measured.attention = run.measure("attention", 1, lambda part: attention(run.model, run.prompt))
 
 
-# --- the first screen
-
-
-def _verdict(measured: Measurements) -> StripField:
-    rule = "do all certified bounds hold, and is the tightest within 10^3?"
-    return StripField("Bounds", _state(measured.comparison), rule, "sensitivity")
-
-
-def _state(comparison: Comparison | None) -> str:
-    if comparison is None:
-        return UNTESTED
-    certified: Frame = comparison.summary[comparison.summary["kind"] == "certified"]
-    if certified.empty:
-        return UNTESTED
-    if (certified["holds"] == False).fillna(False).any():  # noqa: E712 - the column may hold NA
-        return FAIL
-    if certified["holds"].isna().any():
-        return OPEN
-    return NO_SIZE if no_size(float(certified["median_log10_looseness"].min())) else HOLD
-
-
 # --- the sections
 
 
@@ -199,8 +174,7 @@ SENSITIVITY = ReportSection(
     LEAD,
     PROFILES,
     _sensitivity_parts,
-    _verdict,
-    dear_from(DEAR, "and it would take over half an hour on a CPU"),
+    dear=dear_from(DEAR, "and it would take over half an hour on a CPU"),
 )
 LAYERS = ReportSection(
     "layers",

@@ -19,8 +19,6 @@ from markupsafe import escape
 from PIL import Image
 
 from ostools.ground.errors import InputError
-from ostools.ground.words import title_of
-from ostools.reporting.style import theme
 
 if TYPE_CHECKING:
     from ostools.results import Result
@@ -136,21 +134,13 @@ def picture_of(spec: dict[str, Any], scale: float) -> str:
 
 def result_bundle(result: Result) -> Any:
     """The chart of a result with its summary for a text; where none can be drawn the summary, why, and some rows."""
-    words = summary(result)
+    words = repr(result).partition("\n")[0]
     try:
         return chart_bundle(result.plot(), words)
     except InputError as error:
         text = f"{words}\nNo chart: {error}"
         table = result.frame.head().to_html(border=0)
         return {"text/plain": text, "text/html": f"<p>{escape(text)}</p>{table}"}, {}
-
-
-def summary(result: Result) -> str:
-    """One line: what it is, its size, and which model in which dtype."""
-    model: Any = result.provenance.model
-    rows, columns = result.frame.shape
-    of = f", model {theme.title(title_of(model), 60)} in {model['dtype']}" if model else ""
-    return f"{type(result).__name__}: {rows:,} rows of {columns} columns{of}"
 
 
 def compressed(picture: bytes) -> bytes:

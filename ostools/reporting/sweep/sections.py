@@ -15,7 +15,7 @@ from ostools.measure import Bounds, Collapse, Comparison, Sensitivity
 from ostools.measure.profiles.compare import compare
 from ostools.reporting.findings.collapse import verdicts_at_y
 from ostools.reporting.findings.sensitivity import NORMS
-from ostools.reporting.page.section import Part, Section, Table, block
+from ostools.reporting.page.section import Part, Section, Table, block, reason_of
 from ostools.reporting.sections.answers import EVALUATE, FAILURE_STAGE
 from ostools.reporting.sections.collapse import COLLAPSE
 from ostools.reporting.sections.sensitivity import sensitivity_block
@@ -81,16 +81,24 @@ def sections_of(sweep: Reading) -> Iterator[Section]:
 
 
 def section_of(sweep: Reading, measurement: Measurement) -> Iterator[Section]:
-    """The section of a measurement; none where nothing was measured."""
+    """The section of a measurement; none where nothing was measured. Stored rows that cannot make a result give the reason."""
     name, nav = measurement.name, measurement.name.replace("-", " ").capitalize()
     look = LOOKS.get(name) or Look(nav)
     results = list(cells_of(sweep, name, look.by))
     parts, rows = [], []
     for cells in results:
         has_block = len(parts) < MOST_BLOCKS and (not look.longest or cells.is_longest)
-        part, row = _part_and_row(measurement, look, cells, f"{name}-{len(parts)}", has_block)
-        parts += [] if part is None else [part]
-        rows += [] if row is None else [row]
+        if not has_block and not look.cells_of_table:
+            continue
+        try:
+            result = measurement.swept.read(cells.rows, cells.provenance)
+            values = [cells.value(column) for column in ("model", "task", *look.by, "options")]
+            rows.append([*values, *(cell(result) for cell in look.cells_of_table.values())])
+            if has_block:
+                parts.append(replace(look.show(cells, result, f"{name}-{len(parts)}"), title=cells.title))
+        except UNREADABLE as error:
+            why = f"This could not be drawn from what is stored: {reason_of(error)}"
+            parts.append(Part(title=cells.title, findings=[why]))
     notes = [f"Drawn are {len(parts)} of {len(results)} results."] if len(parts) < len(results) else []
     columns = ["model", "task", *look.by, "options", *look.cells_of_table]
     tables = [Table(f"{nav}: every result", columns, rows)] if look.cells_of_table and rows else []
@@ -98,27 +106,6 @@ def section_of(sweep: Reading, measurement: Measurement) -> Iterator[Section]:
         parts.insert(0, Part(tables=tables, notes=notes))
     if parts:
         yield Section(name, look.title, nav, look.lead, parts)
-
-
-def _part_and_row(
-    measurement: Measurement, look: Look, cells: Cells, name: str, has_block: bool
-) -> tuple[Part | None, list[str] | None]:
-    """The block and table row of a result; where the stored rows cannot make it, the reason."""
-    row = None
-    try:
-        if not has_block and not look.cells_of_table:
-            return None, None
-        result = measurement.swept.read(cells.rows, cells.provenance)
-        row = [cells.value(column) for column in ("model", "task", *look.by, "options")]
-        row += [cell(result) for cell in look.cells_of_table.values()]
-        if not has_block:
-            return None, row
-        part = look.show(cells, result, name)
-    except UNREADABLE as error:
-        why = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        return Part(title=cells.title, findings=[f"This could not be drawn from what is stored: {why}"]), row
-    figure = part.figure and replace(part.figure, caption=f"{part.figure.caption}{cells.made_by}")
-    return replace(part, title=cells.title, figure=figure), row
 
 
 def _profile(cells: Cells, result: Sensitivity, name: str) -> Part:

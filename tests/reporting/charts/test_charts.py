@@ -159,4 +159,4 @@ def test_an_eager_dtype_has_a_panel_of_its_own_and_its_own_steps() -> None:
     (said,) = (sentence for sentence in result.findings() if sentence.startswith("In bfloat16 "))
     assert "; the median distance" in said
     assert "In bfloat16-eager the pair is " in said
-    assert said.count(" representable steps.") == 2
+    assert said.count(" representable steps of bfloat16.") == 2

@@ -10,7 +10,6 @@ import pytest
 
 from ostools.models import encode
 from ostools.models.shape import Shape
-from ostools.reporting.report.rendering import first_screen, sections_of
 from ostools.reporting.report.report import measure
 from ostools.reporting.sections import extent
 from ostools.reporting.sections.extent import FULL, LEAST, REDUCED, STUDY_LENGTHS, Extent, extent_of
@@ -50,11 +49,9 @@ def test_a_very_large_model_has_no_bounds_and_the_page_names_the_command(monkeyp
     found = measure(model, encode(model, "the cat in the hat"), [1, 2], ["sensitivity"])
     assert found.sensitivity is not None
     assert found.comparison is None
-    part = first_screen(found, sections_of(found))
-    assert {field.name: field.state for field in part.strip}["Bounds"] == "not tested"
-    (words,) = part.findings
-    assert words.startswith("There is no finding on bounds. The reason: Theorem 5.1's bounds: ")
-    assert "`ostools bounds --variant local --variant theorem-5.1 --mlp-norm product` measures them" in words
+    (omission,) = found.left_out
+    assert omission.reason.startswith("Theorem 5.1's bounds: ")
+    assert "`ostools bounds --variant local --variant theorem-5.1 --mlp-norm product` measures them" in omission.reason
 
 
 def test_where_the_untrained_model_does_not_fit_the_model_is_measured_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def strip(**found: Any) -> dict[str, str]:
 
 
 def test_nothing_measured_is_not_tested_and_has_no_headline() -> None:
-    names = ["Pair hidden", "Place in a text", "Bounds", "Wrong answers", "Errors where hidden", "Mitigations"]
+    names = ["Pair hidden", "Place in a text", "Wrong answers", "Errors where hidden", "Mitigations"]
     assert strip() == dict.fromkeys(names, "not tested")
     part = screen(measurements())
     assert (list(part.strip), list(part.headlines), list(part.overview)) == ([], [], [])
@@ -146,33 +146,23 @@ def test_the_place_in_a_text_is_one_of_four_words_and_over_squashing_the_u_alone
 # --- bounds and prediction
 
 
-def test_the_field_of_bounds_says_what_the_headline_says() -> None:
-    """10^61 is true, and of no use as a size: then the field is not green."""
-    holds = made_comparison(TEN.tolist(), {"local": (TEN * 5).tolist(), "windowed(1)": (TEN * 50).tolist()})
-    undecided = replace(holds, summary=holds.summary.assign(holds=pd.array([True, pd.NA], dtype="boolean")))
-    broken = made_comparison(TEN.tolist(), {"local": (TEN / 2).tolist(), "windowed(1)": (TEN * 50).tolist()})
-    loose = made_comparison(TEN.tolist(), {"local": (TEN * 1e61).tolist()})
-    for made, state, tone, verdict in (
-        (
-            holds,
-            "hold",
-            "no",
-            "Every certified bound holds; the tightest, `local`, is 5 times the measured norm in the median",
-        ),
-        (undecided, "not decided", "open", "The estimate does not decide whether 1 of 2 certified bounds hold;"),
-        (broken, "FAIL", "yes", "CERTIFIED BOUNDS FAIL: local."),
-        (
-            loose,
-            "hold, of no use as a size",
-            "open",
-            "Every certified bound holds; the tightest, `local`, is 10^61.0 times the",
-        ),
-    ):
-        (said,) = made.findings()
-        assert said.startswith(verdict)
-        assert ("please report it" in said) == (state == "FAIL")
-        (field,) = [field for field in verdicts(measurements(comparison=made)) if field.name == "Bounds"]
-        assert (field.state, field.tone) == (state, tone)
+@pytest.mark.parametrize(
+    ("factors", "verdict"),
+    [
+        ((5, 50), "Every certified bound holds; the tightest, `local`, is 5 times the measured norm in the median"),
+        ((0.5, 50), "CERTIFIED BOUNDS FAIL: local."),
+        ((1e61, 1e62), "Every certified bound holds; the tightest, `local`, is 10^61.0 times the"),
+    ],
+)
+def test_the_headline_of_the_bounds_says_whether_they_hold(factors: tuple[float, float], verdict: str) -> None:
+    """10^61 is true, and of no use as a size."""
+    norms = made_sensitivity({"full": TEN.tolist(), "frozen": TEN.tolist()})
+    names = ["local", "windowed(1)"]
+    bounds = {name: (TEN * factor).tolist() for name, factor in zip(names, factors, strict=True)}
+    (line,) = headlines(measurements(sensitivity=norms, comparison=made_comparison(TEN.tolist(), bounds)))
+    assert line.verdict.startswith(verdict)
+    assert ("please report it" in line.verdict) == ("FAIL" in verdict)
+    assert ("of no use as a size" in line.verdict) == (factors[0] > 1e3)
 
 
 def test_what_has_a_headline_is_not_said_to_be_left_out() -> None:
@@ -187,7 +177,7 @@ def test_what_has_a_headline_is_not_said_to_be_left_out() -> None:
     assert list(part.findings) == []
     part = screen(replace(found, comparison=None))
     assert [one.link for one in part.headlines] == ["Sensitivity"]
-    assert list(part.findings) == ["There is no finding on bounds. The reason: windowed(1) is not computed."]
+    assert list(part.findings) == []
 
 
 def test_the_refusal_of_the_bounds_goes_before_that_of_the_forms(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +335,7 @@ def test_what_was_not_tried_stands_with_the_command_that_tries_it() -> None:
     dear = LeftOut("sensitivity", "it takes hours; `--section sensitivity` measures it")
     fields = verdicts(Measurements(tried, "text", ("t",), left_out=[dear, LeftOut("evaluate", "not read")]))
     with_command = {field.section for field in fields if "`ostools report --section" in field.rule}
-    assert with_command == {"collapse", "position", "sensitivity", "failure-stage", "mitigations"}
+    assert with_command == {"collapse", "position", "failure-stage", "mitigations"}
 
 
 def test_the_first_headline_and_chart_are_of_what_was_found() -> None:

@@ -61,16 +61,12 @@ def _subtitle(result: Study) -> list[str]:
     level, wide = parameters["level"], parameters["verdict_level"]
     notes = [
         f"{title_of(result.provenance.model)}; {len(lengths)} lengths from {lengths[0]} to {lengths[-1]}, {seeds} "
-        f"seed{'s' if seeds > 1 else ''} each; right of the line is better but for tokens.",
+        f"seed{'s' if seeds > 1 else ''} each; right of the line: more of it than without the mitigation.",
         f"Thick: {level:.0%} interval over lengths; thin: {wide:.2%}, so that all verdicts hold together at {level:.0%}.",
     ]
-    trained = result.frame["within_training"]
-    if not bool(trained.all()):
-        remainder_note = (
-            "no length is within training" if not bool(trained.any()) else "lengths beyond training are left out"
-        )
-        notes.append(remainder_note[0].upper() + remainder_note[1:] + ".")
-    return notes
+    trained: Any = result.frame["within_training"]
+    left_out = "Lengths beyond training are left out." if trained.any() else "No length is within training."
+    return notes if trained.all() else [*notes, left_out]
 
 
 def _rows(result: Study) -> Frame:
