@@ -30,9 +30,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from benchmarks.shapes import random_model, write_shape
+from ostools.ground.names import LINEARISATIONS
 from ostools.hooks import HookError
 from ostools.measure.answers.answers import answers
-from ostools.measure.jacobian.linearise import LINEARISATIONS
 from ostools.models.devices import resolve_device
 from ostools.models.shape import Shape
 from ostools.results import Provenance, write_atomically
@@ -104,7 +104,7 @@ def _tiny_values(model: TransformerBridge) -> Iterator[tuple[str, Callable[[], n
     """Every route of every kind of measurement, on one prompt."""
     prompt = ost.Prompt.from_ids(model, list(range(10, 22)))
 
-    def norms(linearisation: str, method: str) -> np.ndarray:
+    def norms(linearisation: Any, method: Any) -> np.ndarray:
         result = ost.sensitivity(model, prompt, linearisations=[linearisation], method=method)
         return result.frame["frobenius_norm"].to_numpy(dtype=float)
 

@@ -134,8 +134,6 @@ def ablate_heads(
     Raises `HookError` for heads that do not exist, and for a reference that is missing, not needed, or not one of ids.
     """
     heads_by_layer = _heads_by_layer(model, heads)
-    if method not in ("zero", "mean"):
-        raise HookError(f"ablate_heads: expected method 'zero' or 'mean', found {short_repr(method)}")
     if (reference is None) != (method == "zero"):
         need = "takes no reference" if method == "zero" else "needs a reference, a batch of token ids"
         raise HookError(f"ablate_heads: method {method!r} {need}")
@@ -174,8 +172,6 @@ def ablate_edges(
         by_layer.setdefault(layer, []).append((head, query, key))
     if not by_layer:
         raise HookError("ablate_edges: expected at least one (layer, head, query, key), found none")
-    if method not in ("zero", "renormalise"):
-        raise HookError(f"ablate_edges: expected method 'zero' or 'renormalise', found {short_repr(method)}")
 
     uncut = {(layer, *edge) for layer, cut in by_layer.items() for edge in cut}
 

@@ -10,20 +10,20 @@ Source: Michel, Levy, Neubig, "Are sixteen heads really better than one?", 2019 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.errors import nearest
 from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import HookBody, Order, attached
 from ostools.hooks.sites import checked_heads, checked_layers, points
 
-PARTS: dict[str, tuple[str, ...]] = {
+Part = Literal["attention", "mlp", "both"]
+PARTS: dict[Part, tuple[str, ...]] = {
     "attention": ("attention_output",),
     "mlp": ("mlp_output",),
     "both": ("attention_output", "mlp_output"),
@@ -51,7 +51,7 @@ class Sublayer(NamedTuple):
     """Output that the "attention" or the "mlp" of a block adds to the residual stream."""
 
     layer: int
-    part: str
+    part: Literal["attention", "mlp"]
 
 
 Target: TypeAlias = Head | Edge | Sublayer
@@ -146,7 +146,7 @@ def _heads(heads: Sequence[Head], gates: Float[Tensor, " head"], means: Means) -
 
 
 @model_block
-def ablate_layers(model: TransformerBridge, layers: Iterable[int], *, part: str = "attention") -> Iterator[None]:
+def ablate_layers(model: TransformerBridge, layers: Iterable[int], *, part: Part = "attention") -> Iterator[None]:
     """Put 0 in the place of what "attention", "mlp" or "both" of these blocks add to the residual stream.
 
     The cut is after the post-norm if there is one (Gemma 2 and 3), and includes the biases. Only the skip connection is left,
@@ -154,8 +154,6 @@ def ablate_layers(model: TransformerBridge, layers: Iterable[int], *, part: str 
 
     Raises `HookError` for layers that the model does not have, for an empty list of layers, and for an unknown part.
     """
-    if part not in PARTS:
-        raise HookError(f"ablate_layers: unknown part {part!r}: {nearest(part, PARTS)}")
     layer_indices = checked_layers(model, layers)
     placements = [
         (point, torch.zeros_like, Order.EDIT)

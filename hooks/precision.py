@@ -10,16 +10,15 @@ even in a float64 model, so that a "float64" run is good to 1e-7 only, and finit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ostools.ground.errors import nearest, short_repr
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import UPCAST_PARTS
+from ostools.ground.names import UPCAST_PARTS, UpcastPart
 from ostools.hooks.errors import HookError
 from ostools.hooks.lock import model_block
 from ostools.hooks.register import (
@@ -51,7 +50,7 @@ _KIND = "upcast"
 
 
 @model_block
-def upcast(model: TransformerBridge, parts: Iterable[str]) -> Iterator[None]:
+def upcast(model: TransformerBridge, parts: UpcastPart | Sequence[UpcastPart]) -> Iterator[None]:
     """Compute these parts of a bfloat16 or float16 model in float32 inside the block, with the weights as they are stored.
 
     Args:
@@ -94,11 +93,8 @@ def upcast(model: TransformerBridge, parts: Iterable[str]) -> Iterator[None]:
         remove_hooks([place.module for place in places], block)
 
 
-def _checked(model: TransformerBridge, parts: Iterable[str]) -> frozenset[str]:
-    part_names = tuple(parts) if isinstance(parts, Iterable) and not isinstance(parts, str) else (parts,)
-    for part in part_names:
-        if not isinstance(part, str) or part not in UPCAST_PARTS:
-            raise HookError(f"upcast: unknown part {short_repr(part)}: {nearest(part, UPCAST_PARTS)}")
+def _checked(model: TransformerBridge, parts: Sequence[str]) -> frozenset[str]:
+    part_names = (parts,) if isinstance(parts, str) else tuple(parts)
     if not part_names:
         raise HookError(f"upcast: expected at least one part of {', '.join(UPCAST_PARTS)}, found none")
     _require_known(model)

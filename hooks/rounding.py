@@ -9,12 +9,12 @@ Cost: an elementwise operation at each place; for integers one more forward pass
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ostools.ground.errors import nearest
 from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.hooks.capture import capture
 from ostools.hooks.errors import HookError, RangeError
@@ -34,13 +34,17 @@ FLOATS: Mapping[str, torch.dtype] = {
 INTEGERS: Mapping[str, int] = {"int8": 127, "int4": 7}
 """Integer formats by name, with their largest code: symmetric, so that 0 is stored as 0 and the lowest code is not used."""
 
-FORMATS = (*FLOATS, *INTEGERS)
-PARTS = ("residual", "kv")
+Format = Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "int4"]
+FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 @model_block
 def rounded(
-    model: TransformerBridge, part: str, format: str, *, calibration: Int[Tensor, "batch pos"] | None = None
+    model: TransformerBridge,
+    part: Literal["residual", "kv"],
+    format: Format,
+    *,
+    calibration: Int[Tensor, "batch pos"] | None = None,
 ) -> Iterator[None]:
     """Round a part of the forward pass to what `format` can hold, inside the block. The arithmetic stays as it was.
 
@@ -59,10 +63,6 @@ def rounded(
     Raises `HookError` for an unknown part or format; for a calibration that is missing, not needed, or not a batch of ids; for
     a model in 16 bits (its numbers are rounded already); and for numbers that a floating format cannot hold, with their place.
     """
-    if part not in PARTS:
-        raise HookError(f"rounded: unknown part {part!r}: {nearest(part, PARTS)}")
-    if format not in FORMATS:
-        raise HookError(f"rounded: unknown format {format!r}: {nearest(format, FORMATS)}")
     dtypes = {parameter.dtype for parameter in model.parameters()}
     if dtypes & set(SIXTEEN_BITS):
         raise HookError(

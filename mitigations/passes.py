@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ostools.ground.errors import nearest
-from ostools.ground.names import UPCAST_PARTS
+from ostools.ground.names import UPCAST_PARTS, UpcastPart
 from ostools.mitigations.base import Mitigation, MitigationError, require_whole
 
 if TYPE_CHECKING:  # torch and TransformerLens take seconds, and a name with its options needs none of them
@@ -215,7 +215,7 @@ class Upcast(Mitigation):
     Raises `MitigationError` for an unknown part and for an empty list; on a model, for what `hooks.upcast` refuses.
     """
 
-    parts: Sequence[str] = UPCAST_PARTS
+    parts: Sequence[UpcastPart] = UPCAST_PARTS
 
     def __post_init__(self) -> None:
         if not isinstance(self.parts, str | Sequence):

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 from ostools.ground.errors import InputError, short_repr, unknown_name
 
-UPCAST_PARTS = ("attention", "mlp", "norms", "residual", "unembedding")
+Word = TypeVar("Word", bound=str)
+
+UpcastPart = Literal["attention", "mlp", "norms", "residual", "unembedding"]
+UPCAST_PARTS: tuple[UpcastPart, ...] = get_args(UpcastPart)
 """What `hooks.upcast` and the mitigation Upcast compute in float32."""
 
-METHOD_KINDS = {"exact": "measured", "sketch": "estimated", "estimate": "estimated"}
+Linearisation = Literal["full", "frozen", "frozen-attention", "frozen-norm", "detached"]
+"""What is held constant in a derivative: nothing, patterns and norm scales, one of the two, or the MLPs' activations too."""
+LINEARISATIONS: tuple[Linearisation, ...] = get_args(Linearisation)
+SketchedMethod = Literal["exact", "sketch", "estimate"]
+Method = Literal["auto", SketchedMethod]
+"""How the norms of a Jacobian are taken; "auto" decides by the model's size and the free memory."""
+Norm = Literal["operator", "frobenius"]
+Position = Literal["answer", "prompt-end", "last-item"]
+"""Where a task's prompt is read (`measure.position`)."""
+
+METHOD_KINDS: dict[str, str] = {"exact": "measured", "sketch": "estimated", "estimate": "estimated"}
 """What a sensitivity's numbers are, by its column `method`."""
 
 _FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "int4")
@@ -22,7 +35,7 @@ PRECISION_NAMES = (
 """The precisions of `measure.passes.precisions`, which imports torch: a wrong name is refused without it."""
 
 
-def known_norm(methods: Iterable[str]) -> Literal["operator", "frobenius"]:
+def known_norm(methods: Iterable[str]) -> Norm:
     """The norm that every row has: the operator norm, Theorem 5.1's, of exact rows; of others a bound of it alone is known."""
     return "operator" if all(method == "exact" for method in methods) else "frobenius"
 
@@ -42,6 +55,15 @@ def checked_names(what: str, names: Any, known_names: Iterable[str]) -> tuple[st
     if not name_list:
         raise InputError(f"expected at least one {what} of {', '.join(known_names)}, found none")
     return tuple(dict.fromkeys(checked_name(what, name, known_names) for name in name_list))
+
+
+def distinct(what: str, names: Word | Iterable[Word]) -> tuple[Word, ...]:
+    """Names in order and without doubles, once they are checked (`ground.arguments`); `InputError` for none at all. A name
+    alone is one."""
+    name_list: Any = tuple(dict.fromkeys([names] if isinstance(names, str) else names))
+    if not name_list:
+        raise InputError(f"{what}: expected at least one, found none")
+    return name_list
 
 
 def checked_list(what: str, values: Any, example: str) -> list[Any]:

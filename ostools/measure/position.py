@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, cast, get_args
 
 import torch
 from jaxtyping import Int
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_name
+from ostools.ground.names import Position, checked_name
 from ostools.measure.answer_line import split_line
 from ostools.measure.task_prompt import PLACE, TaskPrompt, last_item_position
 from ostools.models import Prompt
@@ -31,7 +31,6 @@ from ostools.models.precision.scores import own_attention
 from ostools.models.precision.torch_state import float32_products
 from ostools.models.tokenizer_calls import decoded, token_text
 
-Position: TypeAlias = Literal["answer", "prompt-end", "last-item"]
 ANSWER, PROMPT_END, LAST_ITEM = POSITIONS = get_args(Position)
 
 

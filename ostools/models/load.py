@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.lens import PreTrainedModel, TransformerBridge
 from ostools.ground.memory import collector_at_rest, return_freed_memory
-from ostools.ground.names import checked_name
 from ostools.hooks.precision import SIXTEEN_BITS
 from ostools.models.describe import Metadata, remember
 from ostools.models.devices import resolve_device
@@ -49,14 +49,15 @@ from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.tokenizer_calls import frame
 
 
+@checked_arguments(InputError)
 @default_torch_state()
 @collector_at_rest()
 def load_model(
     name: str | os.PathLike[str] | None = None,
     *,
     dtype: str | torch.dtype = AUTO,
-    device: str = "auto",
-    device_map: str | None = None,
+    device: str | torch.device = "auto",
+    device_map: Literal["auto", "disk"] | None = None,
     revision: str | None = None,
     route: Literal["auto", "generic"] = "auto",
 ) -> TransformerBridge:
@@ -87,7 +88,6 @@ def load_model(
     Raises `InputError` for what could give silently wrong numbers: missing, unexpected, non-finite, truncated or pickled
     weights, remote code, a tokenizer that does not fit, attention that is not causal, an mps device that multiplies wrongly.
     """
-    checked_name("route", route, ("auto", "generic"))
     asked, eager = (None, False) if dtype == AUTO else arithmetic_named(dtype)
     torch_device = resolve_device(device, asked or torch.float32)
     checkpoint = locate(name, revision, asked)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ostools.ground.arguments import checked_arguments
-from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
+from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.lens import PreTrainedModel, TransformerBridge
 from ostools.ground.memory import available_memory
 from ostools.ground.whole_numbers import whole_number
@@ -37,7 +37,7 @@ _BEFORE_BLOCKS = ("embed", "pos_embed", "embed_ln")
 
 @checked_arguments(InputError, IN_WORDS)
 @default_torch_state()
-def untrained_model(model: TransformerBridge, kind: Kind | str = "initialised", *, seed: int = 0) -> TransformerBridge:
+def untrained_model(model: TransformerBridge, kind: Kind = "initialised", *, seed: int = 0) -> TransformerBridge:
     """A model of the same configuration without what `model` learnt. It is raw and in eval mode, and every measurement takes
     it.
 
@@ -58,8 +58,6 @@ def untrained_model(model: TransformerBridge, kind: Kind | str = "initialised", 
     does not know, and if transformers leaves a weight undrawn. Raises `InsufficientMemoryError` if the weights do not fit.
     Memory: the weights once more, and while they are drawn those of `drawing_bytes`.
     """
-    if kind not in KINDS:
-        raise unknown_name("kind of untrained model", kind, KINDS)
     seed = whole_number("seed", seed)
     described = describe(model)  # which refuses what is no model
     family = _known_family(model)

@@ -18,7 +18,7 @@ import torch
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_names, known_norm
+from ostools.ground.names import Linearisation, Method, distinct, known_norm
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.answer_line import line_ids
@@ -26,7 +26,6 @@ from ostools.measure.answers.answers import answers, require_limit
 from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.answers.judging import reader_of
 from ostools.measure.answers.reading import HAS_ANSWER
-from ostools.measure.jacobian.linearise import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
@@ -85,8 +84,8 @@ def chain_of_thought(
     *,
     seed: int = 0,
     reasoning: str | None = None,
-    linearisations: Sequence[str] = ("full",),
-    method: str = "auto",
+    linearisations: Linearisation | Sequence[Linearisation] = ("full",),
+    method: Method = "auto",
     max_new_tokens: int = 256,
     max_memory: int | None = None,
     progress: Progress | None = None,
@@ -117,7 +116,7 @@ def chain_of_thought(
     """
     form = tasks.task(task)
     whole_number("length", length, 1)
-    names = checked_names("linearisation", linearisations, LINEARISATIONS)
+    names = distinct("linearisations", linearisations)
     require_limit(max_new_tokens)
     (seed,) = seeds_of(form, [seed])
     task_prompt = render_prompt(model, form, length, seed=seed, **encoding)

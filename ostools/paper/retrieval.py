@@ -20,7 +20,7 @@ import torch
 
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import known_norm
+from ostools.ground.names import Linearisation, Method, known_norm
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_seeds, whole_number, whole_numbers
 from ostools.measure.answer_line import answer_text
@@ -96,8 +96,8 @@ def retrieval(
     seeds: Sequence[int] = SEEDS,
     *,
     records: str = "words",
-    linearisation: str = "full",
-    method: str = "auto",
+    linearisation: Linearisation = "full",
+    method: Method = "auto",
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Retrieval:
@@ -173,7 +173,7 @@ def _answer_row(task_prompt: TaskPrompt, answer: Answer, log_p: float) -> dict[s
 
 
 def _sensitivity_row(
-    model: TransformerBridge, task_prompt: TaskPrompt, linearisation: str, norm: str, method: str
+    model: TransformerBridge, task_prompt: TaskPrompt, linearisation: Linearisation, norm: str, method: Method
 ) -> dict[str, Any]:
     """Norms of the wanted record's tokens, and of the text's other tokens."""
     profile: Any = sensitivity(model, task_prompt.prompt, linearisations=(linearisation,), method=method).frame

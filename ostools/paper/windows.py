@@ -16,6 +16,7 @@ import pandas as pd
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
+from ostools.ground.names import Position
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_numbers
 from ostools.measure.answers.evaluate import evaluate, evaluate_memory
@@ -86,7 +87,7 @@ def windows(
     seeds: Sequence[int] = (0,),
     layers: Literal["all", "alternate"] | Sequence[int] = "all",
     sinks: int = 0,
-    position: str | None = None,
+    position: Position | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> WindowStudy:

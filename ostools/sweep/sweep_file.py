@@ -21,7 +21,6 @@ from ostools.ground.names import checked_name
 from ostools.ground.whole_numbers import parse_lengths
 from ostools.measure.passes.precisions import PRECISIONS
 from ostools.mitigations.named import NONE
-from ostools.models.files.offload import NAMED_MAPS
 from ostools.sweep.measurements import MEASUREMENTS, Names, Options, Strict, listed
 from ostools.tasks import CollapseTask, Task
 
@@ -70,7 +69,7 @@ class Sweep(Strict):
     seeds: Annotated[tuple[_Seed, ...], BeforeValidator(listed), Field(min_length=1)] = (0,)
     measurements: Annotated[tuple[AnyOptions, ...], BeforeValidator(listed), Field(min_length=1)]
     device: Annotated[str, Field(pattern=r"^(auto|(cpu|cuda|mps)(:\d{1,3})?)$")] = "auto"
-    device_map: Literal[*NAMED_MAPS] | None = None  # pyright: ignore[reportInvalidTypeForm]
+    device_map: Literal["auto", "disk"] | None = None
 
     def checked(self) -> Sweep:
         """The sweep, if every task, mitigation and dtype exists and fits. Raises `InputError` or `MitigationError`."""
@@ -156,7 +155,8 @@ def _in_words(error: ValidationError) -> str:
         return f"expected the key {where!r}, found none"
     cause = first.get("ctx", {}).get("error")
     reason = str(cause) if cause is not None else f"{first['msg'][:1].lower()}{first['msg'][1:]}"
-    return f"{where}: {reason}; found {str(first['input'])[:60]!r}"
+    end = "" if ", found " in reason else f"; found {str(first['input'])[:60]!r}"
+    return f"{where}: {reason}{end}"
 
 
 class _Plain(yaml.SafeLoader):

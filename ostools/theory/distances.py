@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Literal, get_args
 
 import torch
 from einops import rearrange
@@ -26,7 +27,8 @@ Vectors = Float[Tensor, "*batch d"]
 Scalars = Float[Tensor, "*batch"]
 
 _ORDERS = {"l1": 1.0, "l2": 2.0, "linf": float("inf")}
-NORMS = (*_ORDERS, "cosine")
+DistanceNorm = Literal["l1", "l2", "linf", "cosine"]
+NORMS: tuple[DistanceNorm, ...] = get_args(DistanceNorm)
 """L1 is the theorem's distance, Linf Figure 5's; "cosine" is a distance but no norm."""
 
 _NO_MANTISSA = -(1 << 52)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 import torch
@@ -65,10 +65,13 @@ REFUSED: list[tuple[Callable[[TransformerBridge], Any], str]] = [
     (lambda m: hooks.gated(m, [Head(0, 4)], ONE), r"heads out of 0\.\.3, found \[4\]"),
     (lambda m: hooks.gated(m, [Edge(0, 0, 2, 3)], ONE), "0 <= key <= query, found query 2, key 3"),
     (lambda m: hooks.gated(m, [Edge(0, 0, 9, 1)], ONE), "with query 9 in it, found 9 queries"),
-    (lambda m: hooks.gated(m, [Sublayer(0, "both")], ONE), "'attention' or 'mlp', found 'both'"),
-    (lambda m: hooks.ablate_layers(m, [0], part=attn), "unknown part 'attn': did you mean 'attention'"),
-    (lambda m: hooks.rounded(m, "residuals", "int8"), "unknown part 'residuals': did you mean 'residual'"),
-    (lambda m: hooks.rounded(m, "kv", "float8"), "unknown format 'float8': did you mean 'float16' or"),
+    (lambda m: hooks.gated(m, [Sublayer(0, cast(Any, "both"))], ONE), "'attention' or 'mlp', found 'both'"),
+    (lambda m: hooks.ablate_layers(m, [0], part=attn), "found 'attn': did you mean 'attention'"),
+    (lambda m: hooks.rounded(m, cast(Any, "residuals"), "int8"), "part: .*found 'residuals': did you mean 'residual'"),
+    (
+        lambda m: hooks.rounded(m, "kv", cast(Any, "float8")),
+        "format: .*found 'float8': did you mean 'float16' or",
+    ),
     (lambda m: hooks.rounded(m, "kv", "int8"), "'int8' needs a calibration, a batch of token ids"),
     (lambda m: hooks.rounded(m, "kv", "bfloat16", calibration=REFERENCE), "'bfloat16' takes no calibration"),
     (
@@ -146,7 +149,7 @@ def taken(
         ((1, "half"), {}, "share: expected a number or None, found 'half'"),
         ((1, None, "a", 3), {}, "names: expected a text, found 3"),
         ((1,), {"on": 1}, "on: expected True or False, found 1"),
-        ((1,), {"way": 3}, "way: expected a text, found 3"),
+        ((1,), {"way": 3}, "way: expected 'up', 'down', found 3"),
         ((1,), {"told": "x"}, "told: expected a function or None, found 'x'"),
         ((1,), {"table": [1]}, r"table: expected a table or None, found \[1\]"),
         ((), {}, "taken: missing a required argument: 'number'; it takes number, share, names, on"),

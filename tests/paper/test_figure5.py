@@ -89,7 +89,7 @@ def test_against_passes_of_the_prompts_alone(figure: Figure5, panel: str) -> Non
         ("attention", "head-output", "linf"),
     ),
 )
-def test_other_readings_are_those_of_collapse(site: str, per: str, norm: str) -> None:
+def test_other_readings_are_those_of_collapse(site: Any, per: str, norm: Any) -> None:
     model = tiny_model("llama", seed=3)
     found = figure_5(model, "c", lengths=LENGTHS, dtypes=["float32"], site=site, norm=norm)
     frame: Any = collapse(model, "figure-5c", lengths=LENGTHS, dtypes=["float32"]).frame
@@ -130,8 +130,8 @@ def test_the_chart_quotes_the_prompts_and_keeps_the_second_pair_apart(figure: Fi
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"panels": "abe"}, "unknown panel of figure 5 'e'"),
-        ({"site": "logit"}, "unknown site 'logit'.*'logits'"),
+        ({"panels": "abe"}, "panels: expected 'a', 'b', 'c', 'd', found 'abe'"),
+        ({"site": "logit"}, "site: expected .*, found 'logit': did you mean 'logits'"),
         ({"site": "logits", "per": "head-chunk"}, "at logits: expected per vector, found 'head-chunk'"),
         ({"seeds": []}, "seeds: expected whole numbers of at least 0, found none"),
     ],
@@ -152,7 +152,7 @@ def test_heads_that_do_not_divide_the_width_are_refused_before_any_pass() -> Non
 def test_the_caption_says_each_deviation_of_what_was_drawn() -> None:
     model = tiny_model("llama", seed=3)
     options: dict[str, Any] = {"lengths": [1, 2, 3], "dtypes": ["float32"]}
-    _, chunks, other_reading, draws, commas = figure_5(model, "bd", seeds=[0], **options).deviations
+    _, chunks, other_reading, draws, commas = figure_5(model, ["b", "d"], seeds=[0], **options).deviations
     assert "v^(L) does not have heads. Here it is cut into chunks" in chunks
     assert "the outputs of the heads of the last block" in other_reading
     assert draws.startswith("(b) is one draw of digits, in which the digit before the one or two ones is never a one.")

@@ -46,7 +46,7 @@ def test_the_example_is_a_sweep() -> None:
         ({"device": "gpu"}, "device"),
         ({"measurements": {"name": "evaluate", "samples": 2}}, "at temperature 0 all 2 samples would be the same"),
         ({"measurements": {"name": "failure-stage", "sequences": 5}}, "sequences: .* greater than or equal to 6"),
-        ({"measurements": {"name": "sensitivity", "linearisations": "fulll"}}, "unknown linearisation 'fulll'.*'full'"),
+        ({"measurements": {"name": "sensitivity", "linearisations": "fulll"}}, "linearisations.*'fulll': did you mean 'full'"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_with_the_nearest(change: dict[str, object], message: str) -> None:

@@ -13,23 +13,26 @@ from ostools.ground.errors import InputError
 if TYPE_CHECKING:
     from ostools.cli.prompts import Prompts
     from ostools.ground.lens import TransformerBridge
+    from ostools.ground.names import Linearisation, Method, Norm, Position
     from ostools.ground.progress import Progress
     from ostools.measure import Collapse, Faithfulness, Profile
+    from ostools.measure.collapse.verdicts import Per, Site
     from ostools.measure.unloaded import Unloaded
     from ostools.mitigations import Mitigation
     from ostools.models import Prompt
     from ostools.tasks import CollapseTask, Task
     from ostools.tasks.questions import Question
+    from ostools.theory.distances import DistanceNorm
 
 
 def profile(
     model: TransformerBridge,
     prompt: str | Prompt | Question,
     *,
-    method: str = "auto",
+    method: Method = "auto",
     cotangents: int = 8,
-    position: int | str | None = None,
-    norm: str | None = None,
+    position: int | Position | None = None,
+    norm: Norm | None = None,
     mitigation: Mitigation | str | None = None,
     max_memory: int | None = None,
     progress: Progress | None = None,
@@ -61,8 +64,8 @@ def faithfulness(
     model: TransformerBridge,
     prompt: str | Prompt | Question,
     *,
-    position: int | str | None = None,
-    linearisations: Sequence[str] | None = None,
+    position: int | Position | None = None,
+    linearisations: Linearisation | Sequence[Linearisation] | None = None,
     variants: Sequence[str] = (),
     mitigation: Mitigation | str | None = None,
     max_memory: int | None = None,
@@ -98,9 +101,9 @@ def collapse(
     items: Literal["text", "ids"] = "text",
     dtypes: Sequence[str] = ("float32", "bfloat16", "float16"),
     layers: Literal["all"] | Iterable[int] | None = None,
-    site: str | None = None,
-    per: str | None = None,
-    norm: str | None = None,
+    site: Site | None = None,
+    per: Per | None = None,
+    norm: DistanceNorm | None = None,
     **options: Any,
 ) -> Collapse:
     """Measure representational collapse (Theorem 4.2).
@@ -171,9 +174,9 @@ def pairs_memory(
     item: str | None = None,
     items: str = "text",
     layers: Sequence[int] | str | None = None,
-    site: str | None = None,
-    per: str | None = None,
-    norm: str | None = None,
+    site: Site | None = None,
+    per: Per | None = None,
+    norm: DistanceNorm | None = None,
     mitigation: Mitigation | str | None = None,
 ) -> int:
     """Bytes of the pairs that `collapse` compares. Refuses what `collapse` refuses of its options, before a model is loaded."""

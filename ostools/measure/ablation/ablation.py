@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import numpy as np
 import pandas as pd
@@ -20,14 +20,15 @@ import torch
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_names
+from ostools.ground.names import distinct
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.ablation.effects import Measure, require_finite
-from ostools.measure.ablation.questions import MEASURES, AnsweredPrompt, Question, of_prompt, of_task
+from ostools.measure.ablation.questions import MEASURES, AnsweredPrompt, MeasureName, Question, of_prompt, of_task
 from ostools.measure.ablation.targets import (
     TOP,
     Target,
+    What,
     all_targets,
     checked_method,
     checked_targets,
@@ -157,11 +158,11 @@ def ablation(
     *,
     lengths: Iterable[int] | None = None,
     seeds: Sequence[int] = (0,),
-    what: str = "heads",
+    what: What = "heads",
     targets: Iterable[Sequence[Any]] | None = None,
     top: int = TOP,
-    method: str = "zero",
-    measures: Sequence[str] | None = None,
+    method: Literal["zero", "mean"] = "zero",
+    measures: MeasureName | Sequence[MeasureName] | None = None,
     prefilled: bool = False,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
@@ -216,7 +217,7 @@ def ablation(
 
 def _checked_measures(what: str, measures: Sequence[str] | None, task: object) -> tuple[str, ...] | None:
     """Names of the measures; None: all that a prompt's user has given what they need for."""
-    names = None if measures is None else checked_names("measure", measures, MEASURES)
+    names = None if measures is None else distinct("measures", measures)
     if what == "edges" and names is not None and "collapse" in names:
         raise InputError(
             "ablation: expected a measure of edges, found 'collapse': its two prompts have different lengths, so an "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack, get_args
 
 import torch
 
@@ -19,7 +19,8 @@ from ostools.models import Prompt
 from ostools.models.tokens import EncodingOptions, fitted
 from ostools.tasks import Task, label
 
-MEASURES = ("sensitivity", "collapse", "answers")
+MeasureName = Literal["sensitivity", "collapse", "answers"]
+MEASURES: tuple[MeasureName, ...] = get_args(MeasureName)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from ostools.measure.ablation.effects import Gated, Ids
 
 Target = Head | Edge | Sublayer
 
+What = Literal["heads", "edges", "layers"]
 METHODS: Mapping[str, tuple[str, ...]] = {"heads": ("zero", "mean"), "edges": ("zero",), "layers": ("zero",)}
 """Kinds of parts, and what may stand in the place of one."""
 TOP = 32
@@ -29,7 +30,7 @@ _KINDS: Mapping[str, type[Any]] = {"heads": Head, "edges": Edge, "layers": Subla
 
 def checked_method(what: str, method: str) -> None:
     """Raises `InputError` for an unknown kind of part, or a method that it does not have."""
-    checked_name(f"method for {what}", method, METHODS[checked_name("part to ablate", what, METHODS)])
+    checked_name(f"method for {what}", method, METHODS[what])
 
 
 def checked_targets(model: TransformerBridge, what: str, targets: Iterable[Sequence[Any]]) -> tuple[Target, ...]:

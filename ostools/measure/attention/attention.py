@@ -18,6 +18,7 @@ from torch import Tensor
 from ostools import hooks, mitigations, tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
+from ostools.ground.names import Position
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.ground.whole_numbers import whole_number
@@ -118,7 +119,7 @@ def attention(
     length: int | None = None,
     seed: int = 0,
     mitigation: Mitigation | str | None = None,
-    position: str | None = None,
+    position: Position | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Attention:
     """The last token's attention weights in every layer and head, and every pattern, reduced to at most 64 x 64.

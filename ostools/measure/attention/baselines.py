@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
+from ostools.ground.names import Position
 from ostools.measure.bounds.bounds import bounds_memory
 from ostools.measure.formulas.block import Block
 from ostools.measure.formulas.forward import forward
@@ -80,7 +81,7 @@ def attention_baselines(
     model: TransformerBridge,
     prompt: str | Prompt | Question,
     *,
-    position: str | None = None,
+    position: Position | None = None,
     mitigation: Mitigation | str | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> AttentionBaselines:

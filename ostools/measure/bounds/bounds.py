@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Literal, Unpack, get_args
+from typing import ClassVar, Literal, Unpack
 
 import numpy as np
 import pandas as pd
@@ -21,9 +21,10 @@ from jaxtyping import Float
 from pydantic import AfterValidator
 from torch import Tensor
 
-from ostools.ground.errors import InputError, InsufficientMemoryError, unknown_name
+from ostools.ground.errors import InputError, InsufficientMemoryError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.memory import available_memory
+from ostools.ground.names import Position
 from ostools.ground.out_of_memory import chunk as chunk_of
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
@@ -148,10 +149,10 @@ def bounds(
     prompt: str | Prompt | Question | Sequence[str | Prompt | Question],
     *,
     variants: str | Sequence[str] = USUAL,
-    mlp_norm: MlpNorm | str = "svd",
-    positions: Literal["last", "all"] | str = "last",
+    mlp_norm: MlpNorm = "svd",
+    positions: Literal["last", "all"] = "last",
     max_memory: int | None = None,
-    position: str | None = None,
+    position: Position | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
@@ -188,10 +189,6 @@ def bounds(
             f"variant {name!r}: {reason} in {model.cfg.architecture}; use a certified variant such as 'local', or measure with "
             "sensitivity()"
         )
-    if mlp_norm not in get_args(MlpNorm):
-        raise unknown_name("mlp_norm", mlp_norm, get_args(MlpNorm))
-    if positions not in ("last", "all"):
-        raise unknown_name("positions", positions, ("last", "all"))
     is_one = isinstance(prompt, str | Prompt | Question)
     mitigated = MitigatedPrompts.of("bounds", model, [prompt] if is_one else prompt, mitigation, position)
     needed = partial(bounds_bytes, Shape.of(model), variants=names)

@@ -18,6 +18,7 @@ from typing import Any, Literal, Unpack, overload
 
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
+from ostools.ground.names import Position
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
@@ -52,7 +53,7 @@ def collapse(
     seeds: Sequence[int] = ...,
     layers: Literal["all"] | Iterable[int] | None = ...,
     mitigation: Mitigation | str | None = ...,
-    position: str | None = ...,
+    position: Position | None = ...,
     progress: Progress | None = ...,
     **encoding: Unpack[EncodingOptions],
 ) -> Collapse: ...
@@ -68,7 +69,7 @@ def collapse(
     seeds: Sequence[int] = ...,
     layers: Literal["all"] | Iterable[int] | None = ...,
     mitigation: Mitigation | str | None = ...,
-    position: str | None = ...,
+    position: Position | None = ...,
     progress: Progress | None = ...,
     **encoding: Unpack[EncodingOptions],
 ) -> list[Collapse]: ...
@@ -86,7 +87,7 @@ def collapse(
     seeds: Sequence[int] = (0,),
     layers: Literal["all"] | Iterable[int] | None = None,
     mitigation: Mitigation | str | None = None,
-    position: str | None = None,
+    position: Position | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Collapse | list[Collapse]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ostools import tasks
 from ostools.ground.errors import InputError
@@ -24,7 +24,9 @@ from ostools.results import Frame, Provenance
 from ostools.tasks import CollapseTask
 from ostools.theory.distances import IN_A_ROW, NORMS, HiddenRange, hidden_ranges
 
-VECTOR, HEAD_CHUNK, HEAD_OUTPUT = "vector", "head-chunk", "head-output"
+Site = Literal["residual", "y", "logits", "attention", "v", "v^(L)"]
+Per = Literal["vector", "head-chunk", "head-output"]
+VECTOR, HEAD_CHUNK, HEAD_OUTPUT = get_args(Per)
 READINGS = {
     "residual": (VECTOR, HEAD_CHUNK),
     "y": (VECTOR, HEAD_CHUNK),

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -60,7 +61,8 @@ def aopc(drops: Float[np.ndarray, "*order step"]) -> Float[np.ndarray, "*order"]
     return np.asarray(drops.mean(-1))
 
 
-REMOVED, REPLACED, MASKED = WAYS = ("removed", "replaced", "masked")
+Way = Literal["removed", "replaced", "masked"]
+REMOVED, REPLACED, MASKED = WAYS = get_args(Way)
 """How a token is taken out. Removed: the prompt is a token shorter, and later tokens stand one place earlier. Replaced: another
 token of its kind stands in its place. Masked: no later token attends to it, in any head; it stays where it is."""
 EFFECTS = ("y_change", "log_prob_drop", "kl")

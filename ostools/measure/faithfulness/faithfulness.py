@@ -20,7 +20,7 @@ import torch
 from ostools import mitigations
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_names
+from ostools.ground.names import distinct
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
@@ -30,6 +30,7 @@ from ostools.measure.faithfulness.deletion import (
     REPLACED,
     WAYS,
     Kinds,
+    Way,
     WholePrompt,
     deletion_tables,
     effects,
@@ -113,7 +114,7 @@ def faithfulness(
     profiles: ProfileSource | Sequence[ProfileSource],
     *,
     logit: str | int | None = None,
-    ways: str | Sequence[str] | None = None,
+    ways: Way | Sequence[Way] | None = None,
     draws: int = 4,
     orders: int = 40,
     steps: int = 12,
@@ -148,7 +149,7 @@ def faithfulness(
     profile_by_name, position = profiles_of(profile_list)
     if ways is None:
         ways = WAYS[:2] if is_closed(model) else WAYS
-    way_names = checked_names("way", ways, WAYS)
+    way_names = distinct("ways", ways)
     numbers = {
         "draws": whole_number("draws", draws, 1),
         "orders": whole_number("orders", orders, FEWEST_ORDERS),

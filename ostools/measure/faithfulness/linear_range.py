@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
+from ostools.ground.names import Position
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
@@ -108,7 +109,7 @@ def linear_range(
     draws: int = 2,
     tolerance: float = 0.1,
     seed: int = 0,
-    position: str | None = None,
+    position: Position | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from ostools import mitigations
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_name
+from ostools.ground.names import Linearisation, Position
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.hooks.sites import is_closed
 from ostools.measure.jacobian.certificate import ADDS_UP, last_tokens, require_adds_up
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
-from ostools.measure.jacobian.linearise import FROZEN_PARTS, LINEARISATIONS, differentiated
+from ostools.measure.jacobian.linearise import FROZEN_PARTS, differentiated
 from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.measurement import measurement
@@ -92,8 +92,8 @@ def attribution(
     prompt: str | Prompt | Question,
     *,
     logit: str | int | None = None,
-    linearisation: str | None = None,
-    position: str | None = None,
+    linearisation: Linearisation | None = None,
+    position: Position | None = None,
     mitigation: Mitigation | str | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Attribution:
@@ -116,7 +116,6 @@ def attribution(
     """
     if linearisation is None:
         linearisation = "full" if is_closed(model) else _COMPLETE
-    checked_name("linearisation", linearisation, LINEARISATIONS)
     mitigated = MitigatedPrompts.of("attribution", model, [prompt], mitigation, position)
     tokens = mitigated.prompt
     if logit is not None:

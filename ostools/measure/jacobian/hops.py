@@ -23,6 +23,7 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.lens import TransformerBridge
+from ostools.ground.names import Position
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.register import Order, attached, with_input
@@ -110,7 +111,7 @@ def hops(
     most: int = 3,
     cotangents: int = 16,
     seed: int = 0,
-    position: str | None = None,
+    position: Position | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],

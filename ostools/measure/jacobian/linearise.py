@@ -22,6 +22,7 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.lens import Cache, TransformerBridge
+from ostools.ground.names import Linearisation
 from ostools.ground.progress import Progress, tell
 from ostools.hooks.freeze import HeldParts, Holding, holding
 from ostools.hooks.register import before_modules
@@ -36,8 +37,7 @@ FROZEN_PARTS: Mapping[str, HeldParts] = {
     "detached": HeldParts(attention=True, norms=True, activations=True),
 }
 """What each linearisation holds constant. Where it is all of it the network is linear in its embeddings, but for its biases."""
-LINEARISATIONS = tuple(FROZEN_PARTS)
-DEFAULT_LINEARISATIONS = ("full", "frozen")
+DEFAULT_LINEARISATIONS: tuple[Linearisation, ...] = ("full", "frozen")
 """What is measured of a model whose blocks are known inside, where nothing is asked for."""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Unpack
 
 import numpy as np
@@ -16,16 +17,24 @@ from jaxtyping import Float
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
+from ostools.ground.arguments import allowed
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import METHOD_KINDS, checked_name, checked_names
+from ostools.ground.names import (
+    METHOD_KINDS,
+    Linearisation,
+    Method,
+    Position,
+    SketchedMethod,
+    distinct,
+)
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.sites import unknown_inside
 from ostools.measure.jacobian import norms as jacobian_norms
-from ostools.measure.jacobian.linearisation_run import METHODS, NORMS, JacobianOptions, MeasuredNorms, measured
-from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS, LINEARISATIONS, Linearised, differentiated
+from ostools.measure.jacobian.linearisation_run import NORMS, JacobianOptions, MeasuredNorms, measured
+from ostools.measure.jacobian.linearise import DEFAULT_LINEARISATIONS, Linearised, differentiated
 from ostools.measure.jacobian.memory import require_exact_logit, sensitivity_memory
 from ostools.measure.jacobian.norms import ACCURACY, COTANGENTS
 from ostools.measure.measurement import measurement
@@ -140,14 +149,14 @@ def sensitivity(
     model: TransformerBridge,
     prompt: str | Prompt | Question | Sequence[str | Prompt | Question],
     *,
-    linearisations: Sequence[str] | None = None,
+    linearisations: Linearisation | Sequence[Linearisation] | None = None,
     layers: Literal["all"] | Iterable[int] = (0,),
-    method: str = "auto",
+    method: Method = "auto",
     cotangents: int = COTANGENTS,
     accuracy: float | None = None,
     max_memory: int | None = None,
     seed: int = 0,
-    position: int | str | None = None,
+    position: int | Position | None = None,
     logit: str | int | Sequence[str | int] | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
@@ -191,8 +200,7 @@ def sensitivity(
     """
     if linearisations is None:
         linearisations = ("full",) if unknown_inside(model, "patterns", "norms") else DEFAULT_LINEARISATIONS
-    names = checked_names("linearisation", linearisations, LINEARISATIONS)
-    checked_name("method", method, METHODS)
+    names = distinct("linearisations", linearisations)
     if not 2 <= cotangents <= model.cfg.d_model:
         raise InputError(f"cotangents: expected 2 to d_model = {model.cfg.d_model}, found {cotangents}")
     method, half_width = _method(method, cotangents, accuracy)
@@ -208,7 +216,7 @@ def sensitivity(
     )
 
 
-def _method(method: str, cotangents: int, accuracy: float | None) -> tuple[str, float]:
+def _method(method: Method, cotangents: int, accuracy: float | None) -> tuple[Method, float]:
     """The method, an estimate where an accuracy is asked for, and the accuracy of an estimate."""
     if accuracy is None:
         return method, ACCURACY
@@ -314,13 +322,15 @@ SWEPT = Swept(
     options={
         "linearisations": (
             Annotated[
-                Sequence[str], AfterValidator(lambda names: checked_names("linearisation", names, LINEARISATIONS))
+                Any,
+                AfterValidator(partial(allowed, Linearisation | Sequence[Linearisation])),
+                AfterValidator(partial(distinct, "linearisations")),
             ],
             DEFAULT_LINEARISATIONS,
         ),
         # Never "auto": it looks at the memory that is free, and one key would stand for two kinds of numbers.
         "method": (
-            Annotated[str, AfterValidator(lambda method: checked_name("method", method, METHOD_KINDS))],
+            SketchedMethod,
             "exact",
         ),
         "cotangents": Field(ge=2),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -16,7 +17,7 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_list, checked_name
-from ostools.hooks.rounding import FLOATS, FORMATS, integer_scale
+from ostools.hooks.rounding import FLOATS, FORMATS, Format, integer_scale
 from ostools.models.precision.casting import view_in
 from ostools.models.precision.rounding import holds, view_dynamic, view_rounded
 from ostools.models.precision.scores import ARITHMETICS, is_eager
@@ -41,8 +42,8 @@ class Precision:
 
     name: str
     dtype: torch.dtype
-    format: str | None = None
-    part: str | None = None
+    format: Format | None = None
+    part: Literal["weights", "residual", "kv", "dynamic"] | None = None
     eager: bool = False
 
     @classmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Unpack, cast
+from typing import Any, ClassVar, Unpack, cast
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,7 @@ from ostools.measure.probes.probe import (
     SWEPT_SEQUENCES,
     Decodability,
     ProbeTask,
+    Target,
     probe,
     probes_bytes,
     seeds_asked,
@@ -159,7 +160,7 @@ def failure_stage(
     lengths: Iterable[int],
     dtypes: Sequence[str] = (FLOAT32, "bfloat16"),
     seeds: Sequence[int] | None = None,
-    target: str | None = None,
+    target: Target | None = None,
     mitigation: Mitigation | str | Sequence[Mitigation | str] | None = None,
     random_weights: bool = True,
     progress: Progress | None = None,
@@ -383,7 +384,7 @@ def _from_rows(rows: Frame, provenance: Provenance) -> FailureStage:
 
 SWEPT = Swept(
     read=_from_rows,
-    options={**SWEPT_SEQUENCES, "target": (Literal["number", "token"] | None, None)},
+    options={**SWEPT_SEQUENCES, "target": (Target | None, None)},
     fixed={"random_weights": False},
     measure=_swept,
     casts=True,

@@ -16,7 +16,6 @@ from pydantic import Field
 from ostools import mitigations, tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
@@ -49,7 +48,7 @@ from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
 
-TARGETS = ("number", "token")
+Target = Literal["number", "token"]
 FLOAT32 = "float32"
 COLUMNS = {
     **{"task": "str", "target": "str", "mitigation": "str", "dtype": "str", "site": "str", "layer": "Int64"},
@@ -118,9 +117,9 @@ def probe(
     layers: Literal["all"] | Iterable[int] = "all",
     dtypes: Sequence[str] = (FLOAT32,),
     seeds: Sequence[int] | None = None,
-    target: str | None = None,
+    target: Target | None = None,
     mitigation: Mitigation | str | None = None,
-    position: str | None = None,
+    position: Position | None = None,
     random_weights: bool = True,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
@@ -220,7 +219,7 @@ class ProbeTask:
         task: Task | str,
         lengths: Iterable[int],
         seeds: Sequence[int] | None,
-        target: str | None,
+        target: Target | None,
         mitigation: Mitigation | str | None,
         position: Position = ANSWER,
         **encoding: Unpack[EncodingOptions],
@@ -229,7 +228,7 @@ class ProbeTask:
         form, mitigation_object = tasks.task(task), mitigations.optional(mitigation)
         seed_list = seeds_asked(form, seeds)
         default = "number" if form.numeric else "token"
-        target = checked_name("target", default if target is None else target, TARGETS)
+        target = target or default
         if target == "number" and not form.numeric:
             raise InputError(
                 f"{form.name}: expected a task whose answer is a number, found one of another kind: ask for target='token'"
@@ -349,7 +348,7 @@ SWEPT = Swept(
     read=_from_rows,
     options={
         **SWEPT_SEQUENCES,
-        "target": (Literal["number", "token"] | None, None),
+        "target": (Target | None, None),
         "random_weights": None,
         **READ_POSITION,
     },

@@ -22,11 +22,10 @@ import pandas as pd
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError, short_repr
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_list, checked_name
+from ostools.ground.names import Linearisation, Method, checked_list
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure import sensitivity
-from ostools.measure.jacobian.linearise import LINEARISATIONS
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.measurement import measurement
 from ostools.models import Prompt, untrained_model
@@ -108,8 +107,8 @@ def position_effect(
     texts: Sequence[str] | None = None,
     passages: int | None = None,
     tokens: int = 48,
-    linearisation: str = "full",
-    method: str = "auto",
+    linearisation: Linearisation = "full",
+    method: Method = "auto",
     cotangents: int = COTANGENTS,
     untrained: bool = True,
     seed: int = 0,
@@ -130,7 +129,6 @@ def position_effect(
     Raises `InputError` for fewer than three passages, a passage that is too short, a length that is no multiple of three, an
     active edit together with `untrained`, and norms of zero (a token out of every window's reach has no logarithm).
     """
-    checked_name("linearisation", linearisation, LINEARISATIONS)
     seed = whole_number("seed", seed)
     passage_list = _checked_passages(texts, passages)
     if untrained and (edits := hooks.active_edits(model)):

@@ -20,6 +20,7 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.lens import TransformerBridge
+from ostools.ground.names import Position
 from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.attention.attention import patterns_memory
 from ostools.measure.jacobian.sensitivity import Sensitivity
@@ -98,7 +99,7 @@ def spectra(
     *,
     measured: Sensitivity | None = None,
     powers: int = 64,
-    position: str | None = None,
+    position: Position | None = None,
     mitigation: Mitigation | str | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Spectra:

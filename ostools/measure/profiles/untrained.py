@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_names
+from ostools.ground.names import Linearisation, Method, Position, distinct
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_seeds
 from ostools.measure.jacobian.memory import sensitivity_memory
@@ -25,7 +25,7 @@ from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import EncodingOptions
-from ostools.models.untrained import KINDS, drawing_bytes
+from ostools.models.untrained import Kind, drawing_bytes
 from ostools.results import Chart, Frame, Result
 from ostools.tasks.questions import Question
 from ostools.theory.profiles import rank_correlation
@@ -79,12 +79,12 @@ def untrained_baselines(
     model: TransformerBridge,
     prompt: str | Prompt | Question,
     *,
-    kinds: str | Sequence[str] = ("initialised",),
+    kinds: Kind | Sequence[Kind] = ("initialised",),
     seeds: Iterable[int] = range(3),
-    linearisation: str = "full",
-    method: str = "auto",
+    linearisation: Linearisation = "full",
+    method: Method = "auto",
     max_memory: int | None = None,
-    position: int | str | None = None,
+    position: int | Position | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
@@ -104,7 +104,7 @@ def untrained_baselines(
 
     Raises `InputError` while edits are active, because an untrained model does not have them.
     """
-    kind_names = checked_names("kind of untrained model", [kinds] if isinstance(kinds, str) else kinds, KINDS)
+    kind_names = distinct("kinds", kinds)
     seed_list = checked_seeds(seeds)
     require_no_edits("untrained_baselines", model, "untrained models would not have it")
     cases: list[tuple[str, int | None]] = [(TRAINED, None)]
@@ -113,7 +113,7 @@ def untrained_baselines(
     options |= {"max_memory": max_memory, "position": position}
     profiles: list[Profile] = []
     for index, (source, seed) in enumerate(cases):
-        case_model = model if seed is None else untrained_model(model, source, seed=seed)
+        case_model = model if seed is None else untrained_model(model, cast(Kind, source), seed=seed)
         case_progress = part_of(progress, index, index + 1, len(cases), units=100)
         profiles.append(profile(sensitivity(case_model, prompt, **options, progress=case_progress)))
     columns = ["position", "token_id", "token", "source", "seed", "linearisation", "norm", "method", "value", "share"]

@@ -18,7 +18,7 @@ from ostools import mitigations as m
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_list, checked_names
+from ostools.ground.names import Position, checked_list, distinct
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import require_batch_size
@@ -31,7 +31,8 @@ from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.position import checked_position, reading
 from ostools.measure.study import verdicts as judging
 from ostools.measure.study.arms import Arm, Cell, Key, StudyPlan, within_training
-from ostools.measure.task_prompt import elicitation_for
+from ostools.measure.study.verdicts import About
+from ostools.measure.task_prompt import Elicitation, elicitation_for
 from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models.describe import metadata_of
@@ -100,10 +101,10 @@ def study(
     mitigations: Sequence[Mitigation | str],
     lengths: Iterable[int],
     seeds: Sequence[int] = (0,),
-    measures: Sequence[str] | None = None,
+    measures: About | Sequence[About] | None = None,
     dtypes: Sequence[str] = ("float32", "bfloat16"),
-    elicitation: str | None = None,
-    position: str | None = None,
+    elicitation: Elicitation | None = None,
+    position: Position | None = None,
     level: float = 0.95,
     sensitivity_lengths: int = 12,
     batch_size: int | None = None,
@@ -137,7 +138,7 @@ def study(
         raise InputError(f"study: expected a level between 0 and 1, found {level!r}; for example 0.95")
     mitigation_by_name = _checked_mitigations(mitigations)
     form, length_list = tasks.task(task), checked_lengths(lengths)
-    measure_names = judging.ABOUT if measures is None else checked_names("measure", measures, judging.ABOUT)
+    measure_names = judging.ABOUT if measures is None else distinct("measures", measures)
     seed_list, close_lengths = seeds_of(form, seeds), _spread(length_list, sensitivity_lengths)
     close_lengths = close_lengths if "sensitivity" in measure_names else []
     require_batch_size(batch_size)
@@ -247,9 +248,9 @@ def study_memory(
     *,
     mitigations: Sequence[Mitigation | str],
     seeds: Sequence[int] = (0,),
-    measures: Sequence[str] | None = None,
+    measures: About | Sequence[About] | None = None,
     dtypes: Sequence[str] = (),
-    elicitation: str | None = None,
+    elicitation: Elicitation | None = None,
     batch_size: int | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> int:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,8 @@ DIFFERENCE, RATIO = "difference", "log10 ratio"
 HELPS, HURTS, NO_EFFECT, UNCHANGED, UNDECIDED = "helps", "hurts", "no measurable effect", "inactive", "not decided"
 LARGER, SMALLER, NOT_MEASURED = "larger", "smaller", "not measured"
 """A verdict on a number that is no answer: a mitigation helps or hurts answers alone."""
-ABOUT_WORDS = {
+About = Literal["answers", "log_probability", "collapse", "sensitivity"]
+ABOUT_WORDS: dict[str, str] = {
     "answers": "answers",
     "log_probability": "log p of the right line",
     "collapse": "distance of the pair",

@@ -17,12 +17,9 @@ from torch import Tensor, nn
 
 from ostools.ground.errors import InputError
 from ostools.ground.memory import free_memory
-from ostools.ground.names import checked_name
 from ostools.models.lazy_cast import LazyCast
 
 DISK = "disk"
-NAMED_MAPS = ("auto", DISK)
-"""What stands for a map: by what is free, or everything on disk."""
 SHARE = 0.6
 """How much of what is free weights may take: the rest is for computing with them."""
 
@@ -33,7 +30,7 @@ PlaceByModule = dict[str, str]
 
 def checked_map(name: str, model: nn.Module, dtype: torch.dtype, device: torch.device) -> PlaceByModule:
     """Places of the weights of `model`, which may be without numbers (on torch's meta device), by the map of that name."""
-    return {"": DISK} if checked_name("device map", name, NAMED_MAPS) == DISK else _auto(model, dtype, device)
+    return {"": DISK} if name == DISK else _auto(model, dtype, device)
 
 
 def place_of(name: str, place_by_module: Mapping[str, str]) -> str:

@@ -15,11 +15,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ostools.ground.errors import InputError, RangeError, unknown_name
+from ostools.ground.arguments import checked_arguments
+from ostools.ground.errors import InputError, RangeError
 from ostools.ground.lens import Conv1D, TransformerBridge
 from ostools.ground.out_of_memory import chunk
 from ostools.hooks.errors import RangeError as HookRangeError
-from ostools.hooks.rounding import FLOATS, FORMATS, codes, integer_scale, stored
+from ostools.hooks.rounding import FLOATS, Format, codes, integer_scale, stored
 from ostools.models.describe import named_weights
 from ostools.models.lazy_cast import BLOCK, LazyCast, dense
 from ostools.models.precision.casting import Reader, Reading, view
@@ -35,7 +36,8 @@ _WIDER = {
 }
 
 
-def view_rounded(model: TransformerBridge, format: str) -> TransformerBridge:
+@checked_arguments(InputError)
+def view_rounded(model: TransformerBridge, format: Format) -> TransformerBridge:
     """A float32 view of `model` whose weights are the nearest that `format` holds (ties to even); tied ones stay tied.
 
     bfloat16, float16, float8_e4m3fn, float8_e5m2: every parameter. int8, int4: matrices, symmetric with a scale per output
@@ -45,8 +47,6 @@ def view_rounded(model: TransformerBridge, format: str) -> TransformerBridge:
     Cost: reads every weight once, then rounds a weight wherever it is read (`view_in`). Raises `InputError` for an unknown
     format, a weight that a floating format cannot hold, and while hooks are on the model.
     """
-    if format not in FORMATS:
-        raise unknown_name("format", format, FORMATS)
     require_held(model, format)
     return view(model, torch.float32, reading_of(model, format))
 

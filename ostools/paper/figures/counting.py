@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack, get_args
 
 import pandas as pd
 
-from ostools.ground.errors import InputError, short_repr
+from ostools.ground.arguments import checked_arguments
+from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_names
+from ostools.ground.names import distinct
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.measure.answers.evaluate import evaluate_memory
@@ -29,7 +30,6 @@ from ostools.measure.unloaded import Unloaded
 from ostools.models.tokens import EncodingOptions
 from ostools.paper.figures.answering import (
     FIGURE_2_LENGTHS,
-    PAPERS,
     common_deviations,
     figure_2_tasks,
     figure_questions,
@@ -46,9 +46,10 @@ from ostools.tasks.questions import Question
 
 LENGTHS = range(5, 151, 5)
 SEEDS = tuple(range(5))
-PANELS = ("sum-ones", "count-ones", "count-ones-bernoulli")
+PanelTask = Literal["sum-ones", "count-ones", "count-ones-bernoulli", "count-word"]
+PANELS: tuple[PanelTask, ...] = ("sum-ones", "count-ones", "count-ones-bernoulli")
 """The figure's panels, from left to right."""
-TASKS = (*PANELS, "count-word")
+TASKS: tuple[PanelTask, ...] = get_args(PanelTask)
 """The tasks of Section 3.2, (i) to (iv)."""
 WAYS: tuple[Mode, ...] = ("none", "cot-zero-shot", "cot-few-shot")
 """The ways of asking of Section 3.2, (1) to (3)."""
@@ -122,7 +123,7 @@ def figure_3(
     lengths: Iterable[int] = LENGTHS,
     seeds: Sequence[int] = SEEDS,
     *,
-    panels: Sequence[str] = PANELS,
+    panels: PanelTask | Sequence[PanelTask] = PANELS,
     number: Literal[3, 6] = 3,
     max_new_tokens: int = 256,
     progress: Progress | None = None,
@@ -158,7 +159,7 @@ def figure_4(
     lengths: Iterable[int] = LENGTHS,
     seeds: Sequence[int] = SEEDS,
     *,
-    panels: Sequence[str] = PANELS,
+    panels: PanelTask | Sequence[PanelTask] = PANELS,
     number: Literal[4, 7] = 4,
     max_new_tokens: int = 256,
     progress: Progress | None = None,
@@ -200,18 +201,21 @@ def frequencies(answers: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def figure_tasks(seeds: Sequence[int] = SEEDS, panels: Sequence[str] = PANELS) -> dict[AppendixTask, Sequence[int]]:
+def figure_tasks(
+    seeds: Sequence[int] = SEEDS, panels: PanelTask | Sequence[PanelTask] = PANELS
+) -> dict[AppendixTask, Sequence[int]]:
     """The tasks of the figure's panels, each in three ways of asking, with the seeds of each."""
-    names = checked_names("panel", panels, TASKS)
+    names = distinct("panels", panels)
     tasks = [AppendixTask(name, mode=way) for name in TASKS if name in names for way in WAYS]
     return {task: tuple(seeds) if task.random else (0,) for task in tasks}
 
 
+@checked_arguments(InputError)
 def figure_prompts(
-    number: int,
+    number: Literal[2, 3, 4, 6, 7],
     lengths: Iterable[int] | None = None,
     seeds: Sequence[int] | None = None,
-    panels: Sequence[str] | None = None,
+    panels: PanelTask | Sequence[PanelTask] | None = None,
 ) -> list[Question]:
     """The prompts of Figure 2, 3, 4, 6 or 7 as text. 3, 4, 6 and 7 ask the same prompts: one set of answers serves all four.
 
@@ -222,8 +226,6 @@ def figure_prompts(
 
     Raises `InputError` for another figure, for lengths below 1, and for seeds or panels with Figure 2.
     """
-    if type(number) is not int or number not in PAPERS:
-        raise InputError(f"expected a figure of answers, {', '.join(map(str, PAPERS))}, found {short_repr(number)}")
     if number == 2 and (seeds is not None or panels is not None):
         raise InputError("figure 2 draws nothing and is whole, so it has no seeds and no panels: leave them out")
     if number == 2:
@@ -257,7 +259,7 @@ def figure_3_memory(
     *,
     lengths: Sequence[int] = LENGTHS,
     seeds: Sequence[int] = SEEDS,
-    panels: Sequence[str] = PANELS,
+    panels: PanelTask | Sequence[PanelTask] = PANELS,
     max_new_tokens: int = 256,
 ) -> int:
     """Bytes of the answers to the longest prompt of the panels."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -28,22 +28,24 @@ import torch
 from ostools import tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_names
+from ostools.ground.names import distinct
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.ground.words import title_of
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_memory
 from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.verdicts import HEAD_CHUNK, NORM_WORDS, SITE_WORDS, VECTOR, Reading
+from ostools.measure.collapse.verdicts import HEAD_CHUNK, NORM_WORDS, SITE_WORDS, VECTOR, Per, Reading, Site
 from ostools.measure.measurement import measurement
 from ostools.measure.unloaded import Unloaded
 from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import ItemsAs
+from ostools.theory.distances import DistanceNorm
 from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean
 
-PANELS = "abcd"
+Panel = Literal["a", "b", "c", "d"]
+PANELS: tuple[Panel, ...] = get_args(Panel)
 PAPERS_MODEL = "Gemma 7B"
 _KEY = ["panel", "task", "pair", "site", "per", "norm", "dtype", "length"]
 _INTERVAL = ["interval_low", "interval_high"]
@@ -130,14 +132,14 @@ def _reading_deviations(reading: Reading) -> list[str]:
 @measurement()
 def figure_5(
     model: TransformerBridge,
-    panels: Iterable[str] = PANELS,
+    panels: Panel | Sequence[Panel] = PANELS,
     lengths: Iterable[int] = range(1, 257),
     dtypes: Sequence[str] = ("float32", "bfloat16"),
     seeds: Sequence[int] = tuple(range(5)),
     *,
-    site: str = "residual",
-    per: str | None = None,
-    norm: str = "linf",
+    site: Site = "residual",
+    per: Per | None = None,
+    norm: DistanceNorm = "linf",
     items: ItemsAs = "text",
     progress: Progress | None = None,
 ) -> Figure5:
@@ -160,7 +162,7 @@ def figure_5(
     Raises `InputError` for an unknown panel, site, norm or reading, for heads that do not divide d_model, and for whatever
     `collapse` refuses. Cost: one `collapse` for each panel, and for each seed of (b) one pass for each dtype.
     """
-    names = checked_names("panel of figure 5", list(panels) if isinstance(panels, str) else panels, PANELS)
+    names = distinct("panels", panels)
     reading = Reading.with_defaults(site, per, norm, over_heads=True)
     d_model, n_heads = int(model.cfg.d_model), int(model.cfg.n_heads)
     if reading.per == HEAD_CHUNK and d_model % n_heads:
@@ -229,9 +231,9 @@ def figure_5_memory(
     *,
     lengths: Sequence[int] = range(1, 257),
     dtypes: Sequence[str] = ("float32", "bfloat16"),
-    site: str = "residual",
-    per: str | None = None,
-    norm: str = "linf",
+    site: Site = "residual",
+    per: Per | None = None,
+    norm: DistanceNorm = "linf",
 ) -> int:
     """Bytes of the pairs of the longest panel."""
     Reading.with_defaults(site, per, norm, over_heads=True)

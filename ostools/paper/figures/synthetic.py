@@ -38,7 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -47,8 +47,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
-from ostools.ground.names import checked_name, checked_names
+from ostools.ground.names import distinct
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds, whole_number
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.theory.distances import distance, total_variation
@@ -67,8 +68,8 @@ def spread_lengths(first: int, last: int, count: int) -> tuple[int, ...]:
 
 LENGTHS_8, LENGTHS_9 = spread_lengths(2, 4096, 56), spread_lengths(10, 100_000, 61)
 SEEDS = tuple(range(5))
-READINGS = ("vectors", "weights")
-BLOCKS = ("post-ln", "pre-ln", "attention")
+Reading = Literal["vectors", "weights"]
+READINGS: tuple[Reading, ...] = get_args(Reading)
 QUANTITIES = ("l1", "relative", "total_variation")
 """Quantities of Figure 8 that are fitted and drawn."""
 _NORMS = ("l1", "l2", "linf")
@@ -121,12 +122,13 @@ class Figure9(Result):
         return figure_9_findings(self)
 
 
+@checked_arguments(InputError)
 def figure_8(
     lengths: Sequence[int] = LENGTHS_8,
     seeds: Sequence[int] = SEEDS,
     *,
-    readings: Sequence[str] = READINGS,
-    block: str = "post-ln",
+    readings: Reading | Sequence[Reading] = READINGS,
+    block: Literal["post-ln", "pre-ln", "attention"] = "post-ln",
     d: int = 64,
     n_heads: int = 8,
 ) -> Figure8:
@@ -151,8 +153,7 @@ def figure_8(
         raise InputError(f"figure 8: expected an even d of at least 2 (sines and cosines), found {d}")
     if d % whole_number("n_heads", n_heads, 1):
         raise InputError(f"figure 8: expected n_heads that divide d = {d}, found {n_heads}")
-    checked_name("block", block, BLOCKS)
-    reading_list = checked_names("reading", readings, READINGS)
+    reading_list = distinct("readings", readings)
     tables = []
     for reading in reading_list:
         for seed in seed_list:
@@ -255,6 +256,7 @@ def _pairs(layer: _Layer, block: str, n_heads: int, lengths: Sequence[int]) -> d
     }
 
 
+@checked_arguments(InputError)
 def figure_9(
     lengths: Sequence[int] = LENGTHS_9, seeds: Sequence[int] = SEEDS, *, noisy: int = 200, noise: float = 0.1
 ) -> Figure9:

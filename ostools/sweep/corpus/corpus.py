@@ -17,6 +17,7 @@ from pathlib import Path
 from ostools import hooks, mitigations
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.lens import TransformerBridge
+from ostools.ground.names import Linearisation, SketchedMethod
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.jacobian.sensitivity import sensitivity
@@ -28,7 +29,7 @@ from ostools.models import context_length, describe
 from ostools.models.tokens import tokenizer_of
 from ostools.results import Provenance
 from ostools.sweep.cells import KeyedCell, code_version, digest, sources
-from ostools.sweep.corpus.measures import PAIRS, Measure
+from ostools.sweep.corpus.measures import PAIRS, Measure, MeasureName
 from ostools.sweep.corpus.result import KIND, Corpus, CorpusCollapse, read_corpus
 from ostools.sweep.corpus.texts import Window, draw, read_texts, texts_hash
 from ostools.sweep.executor import CellOutcome, Executor, Job, Terms
@@ -55,9 +56,9 @@ def corpus(
     texts: str | Path | Sequence[str],
     *,
     lengths: int | Sequence[int] = (64, 256, 1024),
-    measure: str = "sensitivity",
-    linearisation: str | None = None,
-    method: str | None = None,
+    measure: MeasureName = "sensitivity",
+    linearisation: Linearisation | None = None,
+    method: SketchedMethod | None = None,
     dtypes: Sequence[str] | None = None,
     count: int | None = None,
     seed: int = 0,
@@ -209,9 +210,9 @@ def corpus_memory(
     model: Unloaded,
     *,
     lengths: Sequence[int],
-    measure: str = "sensitivity",
-    linearisation: str | None = None,
-    method: str | None = None,
+    measure: MeasureName = "sensitivity",
+    linearisation: Linearisation | None = None,
+    method: SketchedMethod | None = None,
     dtypes: Sequence[str] | None = None,
     mitigation: Mitigation | str | None = None,
 ) -> int:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pandas as pd
 
 from ostools import mitigations
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import METHOD_KINDS, checked_name
+from ostools.ground.names import METHOD_KINDS
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.distances import collapse_bytes
 from ostools.measure.collapse.verdicts import VECTOR
-from ostools.measure.jacobian.linearise import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_bytes
 from ostools.measure.jacobian.norms import choose_method
 from ostools.measure.jacobian.sensitivity import sensitivity
@@ -33,7 +32,8 @@ from ostools.results import Frame
 from ostools.sweep.corpus.texts import Window
 from ostools.tasks.repeats import RepeatedIds
 
-PROFILES, PAIRS = MEASURES = ("sensitivity", "collapse")
+MeasureName = Literal["sensitivity", "collapse"]
+PROFILES, PAIRS = get_args(MeasureName)
 DTYPES = ("float32", "bfloat16")
 _DISTANCES = ["distance", "relative", "float64_distance", "noise", "pair_noise", "weight_shift"]
 
@@ -61,7 +61,6 @@ class Measure:
     ) -> Measure:
         """Checked. `method` None: exact, but a sketch for models wider than d_model 256. Never by
         the memory that is free: one corpus holds one kind of number."""
-        checked_name("measure", name, MEASURES)
         acting = of_the_pass("corpus", mitigation, "the windows of a corpus are tokens, which it cannot rewrite")
         options = {"linearisation": linearisation, "method": method}
         options, their_measure = ({"dtypes": dtypes}, PAIRS) if name == PROFILES else (options, PROFILES)
@@ -77,10 +76,9 @@ class Measure:
                     "dtypes: expected ones that are held against float64, found 'float64' itself: leave it out"
                 )
             return cls(name, dtypes=names, mitigation=acting)
-        kind = checked_name("linearisation", "full" if linearisation is None else linearisation, LINEARISATIONS)
-        if method is not None:
-            checked_name("method", method, METHOD_KINDS)
-        return cls(name, kind, method or choose_method(d_model, exact_fits=True).method, mitigation=acting)
+        return cls(
+            name, linearisation or "full", method or choose_method(d_model, exact_fits=True).method, mitigation=acting
+        )
 
     @property
     def as_dict(self) -> dict[str, Any]:

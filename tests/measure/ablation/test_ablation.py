@@ -65,7 +65,7 @@ WAYS = [("heads", "zero"), ("heads", "mean"), ("edges", "zero"), ("layers", "zer
 
 
 @pytest.mark.parametrize(("what", "method"), quick(WAYS, ("heads", "mean"), ("edges", "zero")))
-def test_a_small_ablation_does_what_is_predicted(what: str, method: str) -> None:
+def test_a_small_ablation_does_what_is_predicted(what: Any, method: Any) -> None:
     """The tangent: 1 - eps of a part, for a small eps, changes m by eps times the predicted effect."""
     model, eps = tiny_model("llama", seed=2, dtype=torch.float64, **TINY), 1e-4
     prompt = Prompt.from_ids(model, IDS)
@@ -147,8 +147,12 @@ def test_refusals(tiny: TransformerBridge) -> None:
     prompt = Prompt.from_ids(tiny, IDS)
     edge: dict[str, Any] = {"what": "edges", "targets": [(0, 0, 9, 3)]}
     cases: list[tuple[str, Any, dict[str, Any]]] = [
-        ("unknown part to ablate 'head': did you mean 'heads'", "copy-first", {"what": "head"}),
-        ("unknown measure 'sensitivty': did you mean 'sensitivity'", "copy-first", {"measures": ["sensitivty"]}),
+        ("what: expected .*, found 'head': did you mean 'heads'", "copy-first", {"what": "head"}),
+        (
+            "measures: expected .*, found 'sensitivty': did you mean 'sensitivity'",
+            "copy-first",
+            {"measures": ["sensitivty"]},
+        ),
         ("expected a measure of edges, found 'collapse'", "copy-first", {"what": "edges", "measures": ["collapse"]}),
         ("expected lengths for a task", "copy-first", {}),
         ("a prompt has no lengths", prompt, {"lengths": [3]}),

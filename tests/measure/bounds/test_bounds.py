@@ -116,7 +116,7 @@ def test_grouped_heads_read_wrongly_are_caught(family: Family, monkeypatch: pyte
     [
         ({"variants": "lokal"}, "unknown variant 'lokal': did you mean 'local'"),
         ({"variants": []}, "at least one variant"),
-        ({"mlp_norm": "power"}, "unknown mlp_norm"),
+        ({"mlp_norm": "power"}, "mlp_norm: expected 'svd', 'product', found 'power'"),
         ({}, "not finite"),
     ],
 )

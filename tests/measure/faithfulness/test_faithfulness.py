@@ -136,7 +136,7 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
         (model, [], {}, "expected at least one profile"),
         (model, [profile, profile], {}, "found two of 'local'"),
         (model, [profile, shorter], {}, "of different prompts"),
-        (model, profile, {"ways": "remove"}, "unknown way 'remove': did you mean 'removed'"),
+        (model, profile, {"ways": "remove"}, "ways: expected .*, found 'remove': did you mean 'removed'"),
         (model, profile, {"orders": 5}, "orders: expected a whole number of at least 19, found 5"),
         (model, two, {}, "at least three tokens, found 2"),
     ):

@@ -12,8 +12,9 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
+from ostools.ground.names import LINEARISATIONS
 from ostools.measure.jacobian import memory
-from ostools.measure.jacobian.linearise import LINEARISATIONS, Linearised
+from ostools.measure.jacobian.linearise import Linearised
 from ostools.measure.passes import contexts
 from ostools.measure.passes.contexts import run_from, true_arithmetic
 from ostools.models import Prompt, view_in

@@ -14,11 +14,12 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import ostools as ost
 from ostools import hooks
+from ostools.ground.names import LINEARISATIONS
 from ostools.hooks.freeze import HeldParts, Holding
 from ostools.measure.jacobian import certificate as certificate_module
 from ostools.measure.jacobian import linearise, memory
 from ostools.measure.jacobian import norms as exact
-from ostools.measure.jacobian.linearise import LINEARISATIONS, Linearised
+from ostools.measure.jacobian.linearise import Linearised
 from ostools.measure.passes.contexts import true_arithmetic
 from ostools.models import Prompt
 from ostools.models.shape import Shape
@@ -191,7 +192,7 @@ WRONG: dict[str, Callable[[TransformerBridge, pytest.MonkeyPatch], None]] = {
     ],
 )
 def test_a_wrong_derivative_is_refused(
-    plant: str, layers: list[int], method: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    plant: str, layers: list[int], method: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tiny_model("gemma", seed=3, scale=1.5, dtype=dtype, fresh=True)
     WRONG[plant](model, monkeypatch)
@@ -201,12 +202,13 @@ def test_a_wrong_derivative_is_refused(
 
 @pytest.mark.parametrize("method", ["exact", "sketch"])
 def test_a_graph_that_goes_on_with_another_linearisation_is_refused(
-    method: str, monkeypatch: pytest.MonkeyPatch
+    method: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One graph serves all: where it stays with the first, the second has the first one's numbers."""
     model = tiny_model("gemma", seed=3, scale=1.5, dtype=torch.float64)
     monkeypatch.setattr(Holding, "follow", lambda self, choice: None)
-    for names, wrong in ((["full", "frozen"], "frozen"), (["frozen-norm", "full"], "full")):
+    cases: Any = ((["full", "frozen"], "frozen"), (["frozen-norm", "full"], "full"))
+    for names, wrong in cases:
         with pytest.raises(ost.InputError, match=f"the {wrong} Jacobian failed its check"):
             ost.sensitivity(model, prompt_of(model), linearisations=names, method=method)
 
@@ -249,7 +251,7 @@ def test_every_layer_is_certified_under_an_edit_right_there(family: Family) -> N
 
 
 @pytest.mark.parametrize("method", ["exact", "sketch"])
-def test_a_derivative_that_is_not_finite_or_of_nothing_is_refused(method: str) -> None:
+def test_a_derivative_that_is_not_finite_or_of_nothing_is_refused(method: Any) -> None:
     """Finite values with an infinite slope: x + sqrt|x - x|; and a final norm of gain 0."""
     model = tiny_model("llama", fresh=True)
     point = model.hook_dict["blocks.0.hook_mlp_out"]
@@ -273,7 +275,7 @@ def test_no_pass_makes_logits_of_every_token() -> None:
 
 @pytest.mark.parametrize("linearisation", ["full", "frozen"])
 def test_a_network_too_steep_for_finite_differences_is_refused(
-    linearisation: str, monkeypatch: pytest.MonkeyPatch
+    linearisation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What cannot be checked is not told; in float64 it can."""
     words = rf"the {linearisation} Jacobian cannot be checked: .* load the model with dtype='float64'"

@@ -105,8 +105,8 @@ def test_products_are_in_float32_whatever_is_allowed_elsewhere(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"linearisations": ["froze"]}, "unknown linearisation 'froze': did you mean 'frozen'"),
-        ({"linearisations": []}, "at least one linearisation"),
+        ({"linearisations": ["froze"]}, "linearisations: expected .*, found 'froze': did you mean 'frozen'"),
+        ({"linearisations": []}, "linearisations: expected at least one, found none"),
         ({"prompt": ""}, "empty"),
         ({"layers": [3]}, r"layers: expected 'all' or numbers out of 0\.\.2, found \[3\]"),
         ({"layers": []}, "layers: .* found none"),

@@ -98,7 +98,7 @@ def test_the_copied_digit_is_probe_and_rows_say_what_they_are(embedded) -> None:
         ("copy-last", {}, "found that all have '0': give it an option that draws its items, such as uniform=true"),
         ("count-ones", {"lengths": [4]}, "found that all have '4': give more lengths"),
         ("copy-last:uniform=true", {"target": "number"}, "expected a task whose answer is a number"),
-        ("count-ones", {"target": "tokens"}, "unknown target 'tokens': did you mean 'token'"),
+        ("count-ones", {"target": "tokens"}, "target: expected .*, found 'tokens': did you mean 'token'"),
         ("count-ones", {"lengths": range(1, 5)}, "at least 5 lengths"),
         ("count-ones", {"seeds": [1]}, "draws nothing at random"),
         ("count-ones", {"dtypes": ["float31"]}, "unknown dtype 'float31': did you mean 'float32'"),

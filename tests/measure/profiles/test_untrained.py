@@ -42,8 +42,8 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
     prompt = Prompt.from_ids(model, IDS)
     measure: Any = ost.untrained_baselines
     for options, words in (
-        ({"kinds": "random"}, "unknown kind of untrained model 'random'"),
-        ({"linearisation": "half"}, "unknown linearisation 'half'"),
+        ({"kinds": "random"}, "kinds: expected .*, found 'random'"),
+        ({"linearisation": "half"}, "linearisation: expected .*, found 'half'"),
     ):
         with pytest.raises(InputError, match=words):
             measure(model, prompt, **options)

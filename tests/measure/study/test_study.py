@@ -179,8 +179,8 @@ def test_what_acts_in_16_bits_only_is_refused_where_a_quantity_is_measured_in_fl
         ({"seeds": [0, 1]}, "copy-last draws nothing at random"),
         ({"level": 95.0}, "level between 0 and 1, found 95"),
         ({"sensitivity_lengths": 0}, "sensitivity_lengths: expected a whole number of at least 1, found 0"),
-        ({"measures": ["answer"]}, "unknown measure 'answer': did you mean 'answers'"),
-        ({"measures": []}, "expected at least one measure of answers, log_probability"),
+        ({"measures": ["answer"]}, "measures: expected .*, found 'answer': did you mean 'answers'"),
+        ({"measures": []}, "measures: expected at least one, found none"),
         ({"batch_size": 0}, "batch_size: expected a whole number of at least 1, found 0"),
     ],
 )

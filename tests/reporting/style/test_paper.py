@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from ostools.ground.errors import InputError
+from ostools.ground.names import LINEARISATIONS
 from ostools.measure.bounds.variants import VARIANTS
-from ostools.measure.jacobian.sensitivity import LINEARISATIONS
 from ostools.reporting.page.page import TEMPLATES
 from ostools.reporting.style import theme
 from tests.reporting.every import EVERY
