@@ -1,7 +1,8 @@
 """What the Python on a page prints, and the pictures that it saves: `python -m scripts.printed [PAGE ...]` writes them.
 
 The blocks of a page run in their order, in an empty folder, as one program. Below a block stands what it prints, as a block of
-text. A picture that a block saves as NAME.png, and that the page shows as `![...](FOLDER/NAME.png)`, is copied to the page.
+text. A picture that a block saves as NAME.png, and that the page shows as `![...](FOLDER/NAME.png)`, is copied to the page,
+small enough for it.
 Without a page: docs/getting-started.md (Gemma 3 270M; four minutes of one core) and docs/embedded.md.
 """
 
@@ -10,14 +11,17 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import chdir
 from pathlib import Path
 
+from PIL import Image
+
 DOCS = Path(__file__).parents[1] / "docs"
+WIDEST = 900
+"""Pixels of a picture: a page has room for about 700."""
 PAGES = (DOCS / "getting-started.md", DOCS / "embedded.md")
 BLOCK = re.compile(
     r"(?P<not_run><!-- not run: [^\n]+ -->\n)?```python\n(?P<code>.*?)```(?P<text>\n\n```text\n(?P<printed>.*?)```)?",
@@ -65,7 +69,9 @@ def main(pages: Sequence[Path]) -> None:
             page.write_text(with_outputs(page.read_text("utf-8"), outputs), encoding="utf-8")
             for picture in pictures(page):
                 picture.parent.mkdir(exist_ok=True)
-                shutil.copy(Path(folder) / picture.name, picture)
+                with Image.open(Path(folder) / picture.name) as image:
+                    image.thumbnail((WIDEST, 3 * WIDEST))
+                    image.convert("P", palette=Image.Palette.ADAPTIVE).save(picture, optimize=True)
 
 
 if __name__ == "__main__":

@@ -247,24 +247,6 @@ def answers(model: TransformerBridge, task: str) -> Cell:
     return {"rows": _rows(result.frame)}
 
 
-def mitigations(model: TransformerBridge, task: str) -> Cell:
-    """The paper's separator and hint, against none."""
-    result = ost.study(
-        model,
-        task,
-        mitigations=["separator:every=3", "hint"],
-        lengths=range(4, 36, 4),
-        seeds=range(4),
-        dtypes=(),
-        measures=["answers", "log_probability", "collapse"],
-        position="prompt-end",  # where the page's distances were measured
-    )
-    return {
-        "effects": _rows(result.effects),
-        "verdicts": _rows(result.verdicts),
-    }
-
-
 def probes(model: TransformerBridge) -> Cell:
     """Whether the count can be read off y, beside the architecture with random weights."""
     result = ost.probe(model, "count-ones-bernoulli", lengths=(4, 6, 8, 12, 16, 24, 32), seeds=range(12), layers=[0])
@@ -289,8 +271,6 @@ def cells(model: TransformerBridge, folder: Path) -> Iterator[tuple[str, Callabl
     yield "figure-5/figure-5a", lambda: figure_5(model, "figure-5a")
     for task in TASKS:
         yield f"answers/{task}", lambda task=task: answers(model, task)
-    for task in TASKS:
-        yield f"mitigations/{task}", lambda task=task: mitigations(model, task)
     for real in every:
         if real.tokens == min(LENGTHS):
             yield f"exact/{real.name}", lambda real=real: exact(model, real)

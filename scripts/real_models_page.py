@@ -543,48 +543,6 @@ def _answer_row(name: str, answers: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-_QUANTITIES = {
-    "correct": "right answers, points",
-    "log_probability": "log p of the right line",
-    "collapse_distance": "distance of the pair",
-}
-
-
-def _mitigations(stored: dict[str, Cells]) -> str:
-    rows = []
-    for name, cells in stored.items():
-        for key, cell in cells.items():
-            for row in cell.get("effects", []) if key.startswith("mitigations/") else []:
-                if row["quantity"] in _QUANTITIES and row["effect"] is not None:
-                    task = f"`{key.partition('/')[2]}`"
-                    rows.append(
-                        [name, task, row["mitigation"], _QUANTITIES[row["quantity"]], _effect(row), _baseline(row)]
-                    )
-    if not rows:
-        return ""
-    columns = ["model", "task", "mitigation", "quantity", "effect [95%, all verdicts together]", "without it"]
-    return (
-        "The paper's separator (a comma after every third item) and its hint, against none, on the same questions: 4 to 32 "
-        f"items, four sequences a length. Distances are factors.\n\n{table(columns, rows)}"
-    )
-
-
-def _effect(row: dict[str, Any]) -> str:
-    values = [row[name] for name in ("effect", "verdict_low", "verdict_high")]
-    if any(value is None for value in values):
-        return "–"
-    if row["scale"] == "log10 ratio":
-        middle, low, high = (f"×{10**value:.2f}" for value in values)
-    else:
-        times = 100 if row["quantity"] == "correct" else 1
-        middle, low, high = (f"{times * value:+.{0 if times == 100 else 2}f}" for value in values)
-    return f"{middle} [{low}, {high}]"
-
-
-def _baseline(row: dict[str, Any]) -> str:
-    return f"{row['baseline']:.0%} right" if row["quantity"] == "correct" else f"{row['baseline']:.2f}"
-
-
 def _probes(stored: dict[str, Cells]) -> str:
     def of_model(name: str, cells: list[dict[str, Any]]) -> list[list[str]]:
         return [
@@ -616,7 +574,6 @@ SECTIONS: dict[str, Callable[[dict[str, Cells]], str]] = {
     "Is sensitivity use?": _use,
     "How far does the derivative carry?": _range,
     "Probes": _probes,
-    "Mitigations": _mitigations,
     "Answers": _answers,
     "Collapse: any prompt, its last token repeated": _repeated,
     "Collapse: the paper's prompts": _collapse,
