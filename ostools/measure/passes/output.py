@@ -44,18 +44,13 @@ class Output:
     @classmethod
     def of(cls, model: TransformerBridge, logit: str | int | Sequence[str | int]) -> Output:
         """Raises `InputError` for a text of several tokens, an id that there is not, more than two, and two that are one."""
-        targets = one_or_two(logit)
-        ids = tuple(one_token(model, target) for target in targets)
-        if len(set(ids)) < len(ids):
-            raise InputError(
-                f"logit: expected two different tokens, found {targets[0]!r} and {targets[1]!r}, which are one token"
-            )
+        ids = logit_ids(model, logit)
         like = next(model.parameters())
         rows = [output_row(model, index, torch.zeros(int(model.cfg.d_model)).to(like))[0] for index in ids]
         row = rows[0] if len(rows) == 1 else rows[0] - rows[1]
         if not bool(torch.isfinite(row).all()) or not bool(row.any()):
             raise InputError(
-                f"logit: expected a row of the output layer that is finite and not 0 for {targets!r}, found none"
+                f"logit: expected a row of the output layer that is finite and not 0 for {logit!r}, found none"
             )
         return cls(ids, tuple(token_text(model.tokenizer, index) for index in ids), row)
 
@@ -83,6 +78,18 @@ def one_or_two(logit: str | int | Sequence[str | int]) -> list[str | int]:
     if len(targets) not in (1, 2):
         raise InputError(f"logit: expected one token or a pair such as (' A', ' B'), found {len(targets)}")
     return targets
+
+
+def logit_ids(model: TransformerBridge, logit: str | int | Sequence[str | int]) -> tuple[int, ...]:
+    """The id of a logit's token, or the two of a difference. Raises `InputError` for a text of several tokens, an id that
+    there is not, more than two, and two that are one."""
+    targets = one_or_two(logit)
+    ids = tuple(one_token(model, target) for target in targets)
+    if len(set(ids)) < len(ids):
+        raise InputError(
+            f"logit: expected two different tokens, found {targets[0]!r} and {targets[1]!r}, which are one token"
+        )
+    return ids
 
 
 def output_row(
