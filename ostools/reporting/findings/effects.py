@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -91,7 +92,11 @@ def faithfulness_findings(result: Faithfulness) -> list[str]:
 def answer_finding(result: Faithfulness) -> str:
     """The answer that is lost, and its log probability."""
     parameters = result.provenance.parameters
-    return f"The answer is {parameters['token']!r}: log p {parameters['log_prob']:.3g} with every token in place."
+    difference = isinstance(parameters["logit"], Sequence)
+    return (
+        f"The answer is {parameters['token']!r}: {'difference of ' * difference}log p {parameters['log_prob']:.3g} with every "
+        "token in place."
+    )
 
 
 def _rank(result: Faithfulness, way: str, name: str, effect: str) -> str:
