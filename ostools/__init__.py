@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # the public names, each imported from its module when it is 
     from ostools.measure import head_scores as head_scores
     from ostools.measure import hops as hops
     from ostools.measure import linear_range as linear_range
+    from ostools.measure import patch as patch
     from ostools.measure import position_effect as position_effect
     from ostools.measure import probe as probe
     from ostools.measure import probe_intervention as probe_intervention
@@ -94,6 +95,7 @@ _HOME = (
             "head_scores",
             "hops",
             "linear_range",
+            "patch",
             "position_effect",
             "probe",
             "probe_intervention",

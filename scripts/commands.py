@@ -26,6 +26,7 @@ from ostools.measure.faithfulness.deletion import WAYS, faithfulness_memory
 from ostools.measure.jacobian.linearise import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.measurement import RECORDS, MeasurementRecord
+from ostools.measure.patching.runs import SITES
 from ostools.measure.position import POSITIONS
 from ostools.measure.study.verdicts import ABOUT
 from ostools.models import encode
@@ -66,6 +67,7 @@ CHOICES: Mapping[str, tuple[str, Sequence[str]]] = {
     "ways": ("way", WAYS),
     "position": ("position", POSITIONS),
     "ablate measures": ("measure", MEASURES),
+    "ablate patch what": ("what", tuple(SITES)),
     "mitigate measures": ("measure", ABOUT),
 }
 """Parameters whose names are known without a model: how they are called, and which they are; after the command's name where

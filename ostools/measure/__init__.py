@@ -22,6 +22,7 @@ from ostools.measure.hosted.endpoint import ask_endpoint
 from ostools.measure.jacobian.attribution import Attribution, attribution
 from ostools.measure.jacobian.hops import Hops, hops
 from ostools.measure.jacobian.sensitivity import Sensitivities, Sensitivity, jacobian, sensitivity
+from ostools.measure.patching.patching import Patching, patch
 from ostools.measure.probes.failure_stage import FailureStage, failure_stage
 from ostools.measure.probes.intervention import ProbeIntervention, probe_intervention
 from ostools.measure.probes.probe import Decodability, probe
@@ -55,6 +56,7 @@ __all__ = [
     "Hops",
     "Hosted",
     "LinearRange",
+    "Patching",
     "PositionEffect",
     "ProbeIntervention",
     "Profile",
@@ -83,6 +85,7 @@ __all__ = [
     "hosted_evaluation",
     "jacobian",
     "linear_range",
+    "patch",
     "position_effect",
     "probe",
     "probe_intervention",

@@ -146,8 +146,9 @@ def profile(
     return panel.properties(width=TOKENS_WIDTH, height=height, **({"title": draw.heading(title)} if title else {}))
 
 
-def token_bars(rows: Frame, tokens: list[str], hue: Any, title: str) -> Any:
-    """One panel: bars from `low` to `high` at each token, with a line at 0; the signed parts of a sum."""
+def token_bars(rows: Frame, tokens: list[str], hue: Any, title: str, numbered: Frame | None = None) -> Any:
+    """One panel: bars from `low` to `high` at each token, with a line at 0; the signed parts of a sum. `numbered`: rows whose
+    `value` stands at the end of their bar."""
     data = rows.assign(start=rows["position"] - HALF, end=rows["position"] + HALF)
     x = axes.token_axis(tokens, "start", 0.5)
     marks = (
@@ -155,7 +156,12 @@ def token_bars(rows: Frame, tokens: list[str], hue: Any, title: str) -> Any:
         .mark_rect()
         .encode(x=x, x2="end:Q", y=alt.Y("low:Q", title=title), y2="high:Q", color=hue, tooltip=draw.tooltips(rows))
     )
-    return draw.panel([marks, *draw.line_at("y", "low", 0.0, dash=[1, 0])], TOKENS_WIDTH, 260)
+    if numbered is not None and len(numbered):
+        numbers = draw.rows(numbered).mark_text(dy=alt.expr("datum.high > 0 ? -7 : 9"), fontWeight="bold")
+        above = axes.token_axis(tokens, "position", 0.5)
+        marks += numbers.encode(x=above, y="high:Q", text=alt.Text("value:Q", format="+.3g"))
+    zero = draw.line_at("y", "low", 0.0, dash=[1, 0])
+    return draw.panel([marks, *zero], TOKENS_WIDTH, 260)
 
 
 LIGHT = "datum.value < 0.435"

@@ -109,6 +109,7 @@ _OPTIONS: dict[str, tuple[Sequence[str], str]] = {
     "mode": (_REASONING_NAMES, "|".join(MODES[1:])),
     "examples": (_REASONING_NAMES, "after"),
     "tidy": (SLIPPED, "true"),
+    "corrupt": (("copy-last", "copy-first", "count-ones", "count-ones-bernoulli"), "true"),
 }
 """The tasks that have each option, and its values that are not its default."""
 
@@ -137,6 +138,7 @@ class AppendixTask(Task):
         (`few_shot`; sums and counts).
     examples: whether the worked examples stand "before" the question or "after" it, which the paper leaves open.
     tidy: without the paper's slips of the pen (`sum-ones`, `count-ones`, `count-ones-bernoulli`).
+    corrupt: with one digit flipped: the one to copy, or of a count the middle one. A drawn digit d becomes d + 1.
 
     Raises InputError for an unknown name or an option that the task does not have.
     """
@@ -151,10 +153,11 @@ class AppendixTask(Task):
     mode: Mode = "none"
     examples: Place = "before"
     tidy: bool = False
+    corrupt: bool = False
 
     def __post_init__(self) -> None:
         checked_name("task", self.name, _FORMS)
-        for flag in ("hint", "interleave", "uniform", "tidy"):
+        for flag in ("hint", "interleave", "uniform", "tidy", "corrupt"):
             if not isinstance(getattr(self, flag), bool):
                 raise InputError(f"{flag}: expected True or False, found {short_repr(getattr(self, flag))}")
         checked_name("mode", self.mode, MODES)
@@ -191,14 +194,26 @@ class AppendixTask(Task):
     def example_task(self) -> AppendixTask:
         """Copying with drawn digits: the paper's own sequences all have the same answer, which examples would give away."""
         copies = self.name in _COPY_NAMES
-        return replace(self, uniform=True, interleave=False) if copies else self
+        plain = replace(self, corrupt=False)
+        return replace(plain, uniform=True, interleave=False) if copies else plain
 
     @property
     def reasons(self) -> bool:
         return self.mode in ("cot-zero-shot", "cot-few-shot")
 
+    def corrupted(self) -> AppendixTask:
+        return replace(self, corrupt=not self.corrupt)
+
     def items(self, length: int, seed: int = 0) -> tuple[str, ...]:
         """The `length` digits (or words) of the sequence, before any separator."""
+        items = self._plain_items(length, seed)
+        if not self.corrupt:
+            return items
+        place = {"copy-last": length - 1, "copy-first": 0}.get(self.name, length // 2)
+        flipped = (int(items[place]) + 1) % (self.base if self.uniform else 2)
+        return (*items[:place], str(flipped), *items[place + 1 :])
+
+    def _plain_items(self, length: int, seed: int) -> tuple[str, ...]:
         whole_number("length", length, 1)
         stream = random.Random(f"{self.name} {seed}")
         if self.name == "count-word":

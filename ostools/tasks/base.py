@@ -59,6 +59,11 @@ class Task(AnyTask):
         """The task whose questions are worked examples in a few-shot prompt: with answers that differ, where it has such."""
         return self
 
+    def corrupted(self) -> Task:
+        """Return the task of the corrupt run of activation patching (`ost.patch`): its prompt at a length and seed differs from
+        this one's in what decides the answer, and in nothing else. Raises `InputError` for a task that has none."""
+        raise InputError(f"{self.name} has no corrupt form: give the corrupt prompt itself")
+
     def named_answer(self, line: str, pieces: Sequence[str]) -> str | None:
         """The answer that a line names, right or wrong, where the prompt lists all that could be answers; else None."""
         return None

@@ -13,7 +13,8 @@ from ostools.tasks.repeats import REPEATS, last_token
 
 GROUP = "ostools.tasks"
 BUILT_IN = dict.fromkeys(NAMES, "ostools.tasks.appendix_c:AppendixTask") | {
-    "retrieve-at-position": "ostools.tasks.retrieve:RetrieveTask"
+    "retrieve-at-position": "ostools.tasks.retrieve:RetrieveTask",
+    "copy-beside": "ostools.tasks.beside:CopyBeside",
 }
 """Where each built-in task is found."""
 _ENDING_IN_ITEMS = {**FIGURE_5, **REPEATS}

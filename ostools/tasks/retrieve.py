@@ -13,7 +13,7 @@ import random
 import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -49,6 +49,8 @@ class RetrieveTask(Task):
         format of Liu et al. (JSON lines with `ordered_kv_records`, `key`, `value`), of which line `seed` (from 0) is taken:
         the pair that it asks for, among the first `length` - 1 others in their order.
 
+    corrupt: with the value of the wanted record and the next other one exchanged (after the last comes the first).
+
     A mitigation can insert blank text between records; any other would leave no JSON object, and is refused. Raises
     `InputError` for a position or a file that is not of this form.
     """
@@ -56,9 +58,14 @@ class RetrieveTask(Task):
     name: ClassVar[str] = "retrieve-at-position"
     position: int | float | str = "middle"
     records: str = "words"
+    corrupt: bool = False
 
     def __post_init__(self) -> None:
         place = self.position
+        if self.corrupt and place == DRAWN_POSITION:
+            raise InputError(
+                "corrupt: expected a position that the records do not decide, found 'drawn': choose another"
+            )
         if isinstance(place, str) and place not in PLACES:
             raise InputError(
                 f"position: expected {', '.join(PLACES)}, an index from 0, or a fraction of 1, found {place!r}"
@@ -73,6 +80,13 @@ class RetrieveTask(Task):
     @property
     def random(self) -> bool:
         return True
+
+    @property
+    def example_task(self) -> RetrieveTask:
+        return replace(self, corrupt=False)
+
+    def corrupted(self) -> RetrieveTask:
+        return replace(self, corrupt=not self.corrupt)
 
     @property
     def lead(self) -> str:
@@ -95,7 +109,9 @@ class RetrieveTask(Task):
         whole_number("length", length, 1)
         target_pair, other_pairs = self._drawn_pairs(length, seed)
         place = self._place([target_pair, *other_pairs])
-        pairs = (*other_pairs[:place], target_pair, *other_pairs[place:])
+        pairs = [*other_pairs[:place], target_pair, *other_pairs[place:]]
+        if self.corrupt:
+            _exchange_values(pairs, place)
         return tuple(": ".join(json.dumps(word, ensure_ascii=False) for word in pair) for pair in pairs)
 
     def _drawn_pairs(self, length: int, seed: int) -> tuple[Pair, list[Pair]]:
@@ -167,6 +183,17 @@ class RetrieveTask(Task):
             return self.index(len(pairs))
         # Of the records alone: whoever reads a prompt's pieces knows no seed, and the wanted one must not yet have a place.
         return random.Random(f"{self.name} {DRAWN_POSITION} {sorted(pairs)}").randrange(len(pairs))
+
+
+def _exchange_values(pairs: list[Pair], place: int) -> None:
+    """Exchange the value of the pair at `place` with the next one that differs. Raises `InputError` where all are alike."""
+    for step in range(1, len(pairs)):
+        partner = (place + step) % len(pairs)
+        (key, value), (partner_key, partner_value) = pairs[place], pairs[partner]
+        if value != partner_value:
+            pairs[place], pairs[partner] = (key, partner_value), (partner_key, value)
+            return
+    raise InputError("corrupt: expected records of two values at least, found one value: ask at a greater length")
 
 
 def _is_record(piece: str) -> bool:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Unpack
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -36,7 +35,7 @@ from ostools.measure.ablation.targets import (
     gates_on,
     taken_out,
 )
-from ostools.measure.bounds.variants import Belief, judged
+from ostools.measure.first_order import first_order_agreement
 from ostools.measure.measurement import measurement
 from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.contexts import full_precision, true_arithmetic
@@ -48,7 +47,6 @@ from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
-from ostools.theory.profiles import rank_correlation
 
 QUESTION = ("task", "length", "seed")
 QUANTITY = ("measure", "quantity")
@@ -73,35 +71,15 @@ class Ablation(Result):
 
     @property
     def agreement(self) -> pd.DataFrame:
-        """Table of how well first order predicted the real effects, a row a prompt and quantity.
-
-        parts; spearman (rank correlation of the two); moved (parts whose real effect is not 0), and of those same_sign (the
-        share whose two effects have the same sign) and within_factor_2 (the share whose prediction is between half and twice
-        the real effect); believed and words (whether first order may be believed on this prompt, by the rules of
-        `ostools.measure.bounds.variants`: the order of all parts, and sign and size of each of the three greatest real
-        effects); largest, largest_predicted (the parts with the greatest real and predicted effect, by size).
-        """
-        rows = []
-        for key, group in _grouped(self.frame):
-            real, predicted = group["effect"].to_numpy(float), group["predicted_effect"].to_numpy(float)
-            changed = real != 0
-            factor = predicted[changed] / real[changed]
-            names = group["target"].to_numpy()
-            verdict = _belief(real, predicted)
-            rows.append(
-                dict(zip((*QUESTION, *QUANTITY), key, strict=True))
-                | {
-                    "parts": len(group),
-                    "spearman": rank_correlation(real, predicted),
-                    "moved": int(changed.sum()),
-                    "same_sign": (factor > 0).mean() if len(factor) else np.nan,
-                    "within_factor_2": ((factor >= 0.5) & (factor <= 2)).mean() if len(factor) else np.nan,
-                    "believed": pd.NA if verdict.believed is None else verdict.believed,
-                    "words": verdict.words,
-                    "largest": str(names[np.abs(real).argmax()]),
-                    "largest_predicted": str(names[np.abs(predicted).argmax()]),
-                }
+        """How well first order predicted the real effects (`measure.first_order.first_order_agreement`), a row a prompt and
+        quantity."""
+        rows = [
+            dict(zip((*QUESTION, *QUANTITY), key, strict=True))
+            | first_order_agreement(
+                group["effect"].to_numpy(float), group["predicted_effect"].to_numpy(float), group["target"].to_numpy()
             )
+            for key, group in _grouped(self.frame)
+        ]
         return pd.DataFrame(rows).astype({"believed": "boolean"})
 
     def top(self, count: int = 10) -> pd.DataFrame:
@@ -121,22 +99,6 @@ class Ablation(Result):
         from ostools.reporting.findings.effects import ablation_findings
 
         return ablation_findings(self)
-
-
-GREATEST = 3
-"""First order is believed where it has the sign and size of each of this many greatest real effects."""
-
-
-def _belief(real: np.ndarray, predicted: np.ndarray) -> Belief:
-    """Verdict on the first-order effects of one quantity on one prompt."""
-    order = np.abs(real).argsort()[::-1]
-    greatest = order[: min(GREATEST, np.count_nonzero(real))]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = predicted[greatest] / real[greatest]
-        log_ratios = np.where(ratio > 0, np.log10(np.abs(ratio)), np.inf)
-    off = float(log_ratios[np.abs(log_ratios).argmax()]) if len(log_ratios) else np.nan
-    words = "" if not np.isinf(off) else "a greatest effect has another sign, or none"
-    return judged(rank_correlation(real, predicted), off, f"{len(real)} parts", len(real), size=words)
 
 
 def _grouped(frame: Any) -> Iterator[tuple[Any, Any]]:

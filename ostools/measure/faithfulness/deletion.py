@@ -79,23 +79,29 @@ class Case:
 
 @dataclass(frozen=True)
 class WholePrompt:
-    """The undisturbed prompt: y_n, and log p of every next token, in float64; `answer`: the one that is meant."""
+    """The undisturbed prompt: y_n, and log p of every next token, in float64; `answer`: the one that is meant, or two whose
+    difference of log p is (that of their logits)."""
 
     y: Float[Tensor, " d_model"]
     log_probs: Float[Tensor, " d_vocab"]
-    answer: int
+    answer: tuple[int, ...]
 
     @classmethod
-    def of(cls, model: TransformerBridge, ids: Sequence[int], logit: int) -> WholePrompt:
+    def of(cls, model: TransformerBridge, ids: Sequence[int], logit: tuple[int, ...]) -> WholePrompt:
         y, log_probs = _pass(model, [Case(tuple(ids))])
         return cls(y[0], log_probs[0], logit)
+
+    def log_prob(self, log_probs: Float[Tensor, "*case d_vocab"]) -> Float[Tensor, "*case"]:
+        """log p of the answer, or the difference of the two."""
+        first, *others = (log_probs[..., token] for token in self.answer)
+        return first - others[0] if others else first
 
     def effects(
         self, y: Float[Tensor, "case d_model"], log_probs: Float[Tensor, "case d_vocab"]
     ) -> Float[Tensor, "case effect"]:
         """||y_n - y'||_2; log p - log p' of the answer; KL(p || p') = sum_t p_t (log p_t - log p'_t) in nats."""
         change = (y - self.y).norm(dim=-1)
-        drop = self.log_probs[self.answer] - log_probs[:, self.answer]
+        drop = self.log_prob(self.log_probs) - self.log_prob(log_probs)
         # A next token that has no probability at all (a logit of -inf) adds nothing.
         divergence_terms = torch.where(
             self.log_probs.exp() > 0, self.log_probs.exp() * (self.log_probs - log_probs), 0.0

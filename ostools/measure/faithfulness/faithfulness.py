@@ -46,12 +46,13 @@ from ostools.measure.faithfulness.profiles import (
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.contexts import full_precision, require_no_edits
+from ostools.measure.passes.output import logit_ids
 from ostools.measure.position import predicted_token
 from ostools.measure.prompts import PromptResults, named_by
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.chat import PROMPT_PROVENANCE
-from ostools.models.tokens import one_token, token_text
+from ostools.models.tokens import token_text
 from ostools.results import Chart, Frame, Provenance, Result, frame_of
 from ostools.results.table_head import TableHead
 from ostools.theory.profiles import rank_correlation
@@ -83,8 +84,8 @@ class Faithfulness(Result):
     random_low, random_high (where 95% of them lie), p (the share of orders, this one and the random ones, that are as
     large: small where the profile finds what the answer needs better than chance).
 
-    `provenance.parameters`: logit (the id), token (its text), log_prob (of it, undisturbed), profiles (their names), ways,
-    draws, orders, steps, seed.
+    `provenance.parameters`: logit (the id, or two), token (its text), log_prob (of it, undisturbed), profiles (their names),
+    ways, draws, orders, steps, seed.
     """
 
     tables: ClassVar = (
@@ -113,7 +114,7 @@ def faithfulness(
     model: TransformerBridge,
     profiles: ProfileSource | Sequence[ProfileSource],
     *,
-    logit: str | int | None = None,
+    logit: str | int | Sequence[str | int] | None = None,
     ways: Way | Sequence[Way] | None = None,
     draws: int = 4,
     orders: int = 40,
@@ -128,8 +129,9 @@ def faithfulness(
         profiles: of one prompt: `ost.sensitivity` (one profile for each linearisation), `ost.bounds` (one for each variant),
             `ost.attribution` (the sizes of its parts), or several of these. With sensitivities of `position=k` the answer is
             the token after position k, and path sums beside them need `positions="all"`.
-        logit: the answer, as a text that is one token or as an id; None: the token that the model, in its own dtype, ranks
-            first. How far its log p falls is measured in float32, or in float64 of a float64 model.
+        logit: the answer, as a text that is one token or as an id, or two for the difference of their log p; None: the token
+            that the model, in its own dtype, ranks first. How far its log p falls is measured in float32,
+            or in float64 of a float64 model.
         ways: how a token is taken out: "removed" (later tokens move up one place), "replaced" (by another token of the same
             kind: digits, letters or anything else, each with or without a blank before it), "masked" (later tokens do not
             attend to it, in any head). None: all three; not "masked" where nothing inside a block is known.
@@ -159,9 +161,10 @@ def faithfulness(
     acting = mitigations.optional(mitigation)
     whole_ids, ids, provenance = _checked_run(model, profile_list, position, acting)
     whole_prompt, tables = _deleted(model, ids, logit, way_names, profile_by_name, numbers, acting, progress)
-    answer = {"logit": whole_prompt.answer, "token": token_text(model.tokenizer, whole_prompt.answer)}
+    target, texts = whole_prompt.answer, [token_text(model.tokenizer, token) for token in whole_prompt.answer]
+    answer = {"logit": target[0] if len(target) == 1 else target, "token": " − ".join(texts)}
     answer |= {} if position is None else {"position": position}
-    answer |= {"log_prob": float(whole_prompt.log_probs[whole_prompt.answer]), "ways": way_names}
+    answer |= {"log_prob": float(whole_prompt.log_prob(whole_prompt.log_probs)), "ways": way_names}
     parameters = {**provenance.parameters, **answer, "profiles": list(profile_by_name), **numbers}
     single, deletion, areas = (pd.concat(parts, ignore_index=True) for parts in zip(*tables, strict=True))
     frame = _token_rows(profile_list[0], single, way_names).reset_index(drop=True)
@@ -194,7 +197,7 @@ def _checked_run(
 def _deleted(
     model: TransformerBridge,
     ids: tuple[int, ...],
-    logit: str | int | None,
+    logit: str | int | Sequence[str | int] | None,
     ways: Sequence[str],
     profile_by_name: dict[str, TokenProfile],
     numbers: dict[str, int],
@@ -203,10 +206,10 @@ def _deleted(
 ) -> tuple[WholePrompt, list[tuple[Any, Any, Any]]]:
     """The undisturbed prompt, and the tables of every way of taking tokens out of it."""
     if logit is not None:
-        target = one_token(model, logit)
+        target = logit_ids(model, logit)
     else:
         with mitigations.running(model, acting):
-            target = predicted_token(model, torch.tensor(ids))
+            target = (predicted_token(model, torch.tensor(ids)),)
     work = full_precision(model, "faithfulness")
     mitigated = MitigatedPrompts.of_rewritten("faithfulness", Prompt.from_ids(model, ids), acting)
     with mitigated.acting(work):

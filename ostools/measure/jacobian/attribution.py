@@ -12,6 +12,7 @@ passes over the prompt, one of several copies of it, and one product with the Ja
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -34,14 +35,14 @@ from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
 from ostools.measure.passes.batches import patterns_bytes
 from ostools.measure.passes.contexts import strips_where_long
-from ostools.measure.passes.output import Output, output_row, soft_cap
+from ostools.measure.passes.output import Output, logit_ids, soft_cap
 from ostools.measure.position import predicted_token
 from ostools.measure.prompts import token_columns
 from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt
 from ostools.models.generic.notes import block_notes
-from ostools.models.tokens import EncodingOptions, one_token, token_text
+from ostools.models.tokens import EncodingOptions, token_text
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.tasks.questions import Question
 
@@ -51,14 +52,16 @@ _COMPLETE = "detached"
 
 @dataclass(frozen=True, eq=False)
 class Attribution(Result):
-    """The parts of one logit: one row a token of the prompt, and a last one for the biases or the remainder.
+    """The parts of one logit, or of the difference of two: one row a token of the prompt, and a last one for the biases or the
+    remainder.
 
     Columns: position and token_id (NA in the last row), token, part ("token" | "biases" | "remainder"), contribution:
     w_t^T J_i v_i, in units of the logit, of either sign. Their sum is the logit of token t before a soft-cap (Gemma 2), and
     the logit itself without. "biases" (`detached`) are measured, and the sum is checked: completeness holds. "remainder" is
     the logit minus the tokens' parts: completeness does not hold.
 
-    `provenance.parameters`: logit (the id t), token (its text), logit_value (the model's own), soft_cap (None without one),
+    `provenance.parameters`: logit (the id t; of a difference both), token (its text; "A − B"), logit_value (the model's own),
+    soft_cap (None without one),
     linearisation, complete (whether the parts add up), adds_up_within (the error of the sum, relative to the sizes of its
     parts; where not complete that of the tokens' parts alone); where not complete also
     certificate (the gradient against finite differences) and, with experts, experts.
@@ -91,7 +94,7 @@ def attribution(
     model: TransformerBridge,
     prompt: str | Prompt | Question,
     *,
-    logit: str | int | None = None,
+    logit: str | int | Sequence[str | int] | None = None,
     linearisation: Linearisation | None = None,
     position: Position | None = None,
     mitigation: Mitigation | str | None = None,
@@ -100,7 +103,8 @@ def attribution(
     """Split a next token's logit into contributions of the prompt's tokens, and of the biases or a remainder.
 
     Args:
-        logit: a text that is one token, or a token's id; None: the token that the model, in its own dtype, ranks first.
+        logit: a text that is one token, or a token's id, or two for the difference of their logits; None: the token that the
+            model, in its own dtype, ranks first.
         linearisation: what is held constant, as for `sensitivity`. `detached`: patterns, norm scales and activations; the parts
             add up. `full`: nothing, so that a part is the real gradient times v_i. None: detached, and full of a model whose
             blocks no record describes (the generic route).
@@ -119,15 +123,15 @@ def attribution(
     mitigated = MitigatedPrompts.of("attribution", model, [prompt], mitigation, position)
     tokens = mitigated.prompt
     if logit is not None:
-        target = one_token(model, logit)
+        target = logit_ids(model, logit)
     else:
         with mitigations.running(model, mitigated.mitigation), strips_where_long(model, len(tokens.ids)):
-            target = predicted_token(model, tokens.ids)
+            target = (predicted_token(model, tokens.ids),)
     provenance = Provenance.collect(model, tuple(tokens.ids.tolist()), **mitigated.described(model))
     with differentiated(model, mitigated) as work, strips_where_long(work, len(tokens.ids)):
         parts, parameters = _parts(work, tokens, target, linearisation)
     parameters = {
-        "token": token_text(model.tokenizer, parameters["logit"]),
+        "token": " − ".join(token_text(model.tokenizer, index) for index in target),
         "linearisation": linearisation,
         "complete": linearisation == _COMPLETE,
         **block_notes(model),
@@ -138,27 +142,25 @@ def attribution(
 
 
 def _parts(
-    model: TransformerBridge, tokens: Prompt, target_id: int, linearisation: str
+    model: TransformerBridge, tokens: Prompt, target: tuple[int, ...], linearisation: str
 ) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
     """The part of every token and, last, of the biases or the remainder, in float64; and what the provenance says."""
     start = Start.of(model, tokens.ids)
     logits = start.logits[-1]
-    logit, cap = float(logits[target_id]), soft_cap(model)
-    output = Output.of(model, target_id)
+    output = Output.of(model, target)
     output.check(model, logits, start.y)
     options = JacobianOptions([linearisation], [0], "exact", COTANGENTS, None, 0, output)
     run = LinearisationRun(model, start, options)
     make = _complete_parts if linearisation == _COMPLETE else _gradient_parts
-    parts, account = make(run, target_id, logit)
-    return parts, {"logit": target_id, "logit_value": logit, "soft_cap": cap, **account}
+    parts, account = make(run, output)
+    logit = target[0] if len(target) == 1 else target
+    return parts, {"logit": logit, "logit_value": output.value(logits), "soft_cap": soft_cap(model), **account}
 
 
-def _complete_parts(
-    run: LinearisationRun, target_id: int, logit: float
-) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
+def _complete_parts(run: LinearisationRun, output: Output) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
     """Parts of the tokens and of the biases, whose sum and three of which are checked."""
     model, embedded = run.model, run.start.embedded
-    row, constant = output_row(model, target_id, embedded[-1])
+    row, logit = output.row, output.before_cap(run.start.y)
     with run.linearised(run.planned()[1]) as (linear, held):
         of_tokens = (linear.pull(row[None])[0].double() * embedded.double()).sum(-1)
         linear.release()
@@ -167,11 +169,9 @@ def _complete_parts(
         ablated = _ablated(embedded, checked_positions)
         y = last_tokens(model, ablated, held, [FROZEN_PARTS[_COMPLETE]] * len(ablated))
     total_output, bias, *without = (row.double() @ y.double().T).tolist()
-    parts = torch.cat([of_tokens.cpu(), torch.tensor([bias + constant], dtype=torch.float64)])
-    total, cap = float(parts.sum()), soft_cap(model)
-    capped = total if cap is None else cap * float(torch.tensor(total / cap, dtype=torch.float64).tanh())
+    parts = torch.cat([of_tokens.cpu(), torch.tensor([bias + output.bias], dtype=torch.float64)])
     size = float(parts.abs().sum() + abs(logit))
-    error, within = abs(capped - logit) / size, ADDS_UP[embedded.dtype]
+    error, within = abs(float(parts.sum()) - logit) / size, ADDS_UP[embedded.dtype]
     require_adds_up(error, within, "the sum of the parts", "the logit")
     for place, without_token in zip(checked_positions, without, strict=True):
         off = abs(total_output - without_token - float(parts[place])) / size
@@ -179,15 +179,12 @@ def _complete_parts(
     return parts, {"adds_up_within": error}
 
 
-def _gradient_parts(
-    run: LinearisationRun, target_id: int, logit: float
-) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
+def _gradient_parts(run: LinearisationRun, output: Output) -> tuple[Float[Tensor, " part"], dict[str, Any]]:
     """Parts of the tokens, their gradient certified, and the remainder to the logit before its soft-cap."""
     start = run.start
     gradient, account = run.gradient()
     parts = (gradient.double() * start.embedded.double()).sum(-1).cpu()
-    row, constant = output_row(run.model, target_id, start.y)
-    logit = float(row.double() @ start.y.double()) + constant
+    logit = output.before_cap(start.y)
     remainder = logit - float(parts.sum())
     error = abs(remainder) / (float(parts.abs().sum()) + abs(logit))
     return torch.cat([parts, torch.tensor([remainder], dtype=torch.float64)]), {"adds_up_within": error, **account}

@@ -31,11 +31,13 @@ _OF_A_QUERY = ("exact-arithmetic", "ablate_heads", "ablate_layers", "scale_score
 
 @dataclass(frozen=True)
 class Output:
-    """The logit of `ids[0]`; of two ids that of the first minus that of the second. `row`: w; `tokens`: their texts."""
+    """The logit of `ids[0]`; of two ids that of the first minus that of the second. `row`: w; `bias`: b; `tokens`: their
+    texts."""
 
     ids: tuple[int, ...]
     tokens: tuple[str, ...]
     row: Float[Tensor, " d_model"]
+    bias: float
 
     @property
     def norm(self) -> float:
@@ -44,20 +46,25 @@ class Output:
     @classmethod
     def of(cls, model: TransformerBridge, logit: str | int | Sequence[str | int]) -> Output:
         """Raises `InputError` for a text of several tokens, an id that there is not, more than two, and two that are one."""
-        targets = one_or_two(logit)
-        ids = tuple(one_token(model, target) for target in targets)
-        if len(set(ids)) < len(ids):
-            raise InputError(
-                f"logit: expected two different tokens, found {targets[0]!r} and {targets[1]!r}, which are one token"
-            )
+        ids = logit_ids(model, logit)
         like = next(model.parameters())
-        rows = [output_row(model, index, torch.zeros(int(model.cfg.d_model)).to(like))[0] for index in ids]
-        row = rows[0] if len(rows) == 1 else rows[0] - rows[1]
+        (row, bias), *others = (output_row(model, index, torch.zeros(int(model.cfg.d_model)).to(like)) for index in ids)
+        for other_row, other_bias in others:
+            row, bias = row - other_row, bias - other_bias
         if not bool(torch.isfinite(row).all()) or not bool(row.any()):
             raise InputError(
-                f"logit: expected a row of the output layer that is finite and not 0 for {targets!r}, found none"
+                f"logit: expected a row of the output layer that is finite and not 0 for {logit!r}, found none"
             )
-        return cls(ids, tuple(token_text(model.tokenizer, index) for index in ids), row)
+        return cls(ids, tuple(token_text(model.tokenizer, index) for index in ids), row, bias)
+
+    def value(self, logits: Float[Tensor, " d_vocab"]) -> float:
+        """The logit, or the difference, of a model's own logits: after a soft-cap."""
+        first, *others = (float(logits[index]) for index in self.ids)
+        return first - sum(others)
+
+    def before_cap(self, y: Float[Tensor, " d_model"]) -> float:
+        """w^T y + b, before a soft-cap."""
+        return float(self.row.double() @ y.double()) + self.bias
 
     def check(self, model: TransformerBridge, logits: Float[Tensor, " d_vocab"], y: Float[Tensor, " d_model"]) -> None:
         """w^T y_n + b is the model's own logit before its soft-cap, of each token; else `InputError`."""
@@ -83,6 +90,18 @@ def one_or_two(logit: str | int | Sequence[str | int]) -> list[str | int]:
     if len(targets) not in (1, 2):
         raise InputError(f"logit: expected one token or a pair such as (' A', ' B'), found {len(targets)}")
     return targets
+
+
+def logit_ids(model: TransformerBridge, logit: str | int | Sequence[str | int]) -> tuple[int, ...]:
+    """The id of a logit's token, or the two of a difference. Raises `InputError` for a text of several tokens, an id that
+    there is not, more than two, and two that are one."""
+    targets = one_or_two(logit)
+    ids = tuple(one_token(model, target) for target in targets)
+    if len(set(ids)) < len(ids):
+        raise InputError(
+            f"logit: expected two different tokens, found {targets[0]!r} and {targets[1]!r}, which are one token"
+        )
+    return ids
 
 
 def output_row(

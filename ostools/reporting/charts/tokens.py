@@ -27,7 +27,7 @@ from ostools.measure.prompts import named_by
 from ostools.reporting.forms import SQUARE, log_rows, profile, token_bars, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.reporting.style.prompt import template_note, template_positions
-from ostools.results import Frame, frame_of
+from ostools.results import Column, Frame, frame_of
 
 SHAPE = "shape"
 NORMS = {
@@ -190,20 +190,30 @@ def baselines_chart(result: UntrainedBaselines) -> Any:
 
 
 _UP, _DOWN = "raises the logit", "lowers the logit"
+_DWARFED = 2.0
+"""A bar so many times as long as the next one is cut short, with its number: a sink's part would hide all others."""
 
 
 def attribution_chart(result: Attribution) -> Any:
-    """A bar a token; the biases, which belong to none, and the sum stand below the title."""
+    """A bar a token; the biases, which belong to none, and the sum stand below the title. The longest bar is cut where it would
+    dwarf the others."""
     table, parameters = frame_of(result), result.provenance.parameters
     axes.require_finite(table["contribution"], "attribution")
     of: Frame = result.of_tokens
     values = of["contribution"].astype(float).reset_index(drop=True)
+    limit = _limit(values.abs())
     rows = token_rows(of.assign(position=range(len(of)))).reset_index(drop=True)
-    rows = rows.assign(low=0.0, high=values, series=[_UP if value >= 0 else _DOWN for value in values])
+    rows = rows.assign(low=0.0, high=values.clip(-limit, limit), value=values)
+    rows["series"] = [_UP if value >= 0 else _DOWN for value in values]
     hue = draw.hue("series", {_UP: "full", _DOWN: "frozen"}, **SQUARE)
-    panel = token_bars(rows, rows["token"].tolist(), hue, "contribution to the logit")
-    return draw.figure(
-        [[panel]],
-        f"What each token contributes to “{theme.short_word(str(parameters['token']))}”",
-        result.findings(),
-    )
+    cut = rows[values.abs() > limit]
+    panel = token_bars(rows, rows["token"].tolist(), hue, "contribution to the logit", numbered=cut)
+    notes = [f"Cut short: the bar of “{cut['token'].iloc[0]}”, whose number stands at its end."] if len(cut) else []
+    title = f"What each token contributes to “{theme.short_word(str(parameters['token']))}”"
+    return draw.figure([[panel]], title, [*result.findings(), *notes])
+
+
+def _limit(sizes: Column) -> float:
+    """Length at which the longest bar is cut; infinite where the next one is long enough beside it."""
+    longest, next_one = [*sizes.nlargest(2), 0.0, 0.0][:2]
+    return 1.25 * next_one if next_one and longest > _DWARFED * next_one else float("inf")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -13,6 +14,7 @@ from ostools.reporting.findings import MOST, first_few, shape_sentence
 from ostools.results import Frame, Row
 
 if TYPE_CHECKING:
+    from ostools.measure import Patching
     from ostools.measure.ablation.ablation import Ablation
     from ostools.measure.profiles.position_effect import PositionEffect
 
@@ -23,6 +25,8 @@ QUANTITY_WORDS = {
     "log_probability": "log p of the answer",
 }
 _LEVEL = 0.05
+_RANGES = 3
+"""Ranges of layers in one sentence."""
 _SUBJECTS = {"model": "The model", "untrained": "The same architecture before training"}
 """By the names of `measure.profiles.position_effect.MODEL` and `UNTRAINED`."""
 
@@ -88,7 +92,11 @@ def faithfulness_findings(result: Faithfulness) -> list[str]:
 def answer_finding(result: Faithfulness) -> str:
     """The answer that is lost, and its log probability."""
     parameters = result.provenance.parameters
-    return f"The answer is {parameters['token']!r}: log p {parameters['log_prob']:.3g} with every token in place."
+    difference = isinstance(parameters["logit"], Sequence)
+    return (
+        f"The answer is {parameters['token']!r}: {'difference of ' * difference}log p {parameters['log_prob']:.3g} with every "
+        "token in place."
+    )
 
 
 def _rank(result: Faithfulness, way: str, name: str, effect: str) -> str:
@@ -146,3 +154,45 @@ def _learnt(row: Row) -> str:
     if not changed:
         return "That training changed this is not shown."
     return f"Training changed {' and '.join(changed)}: the interval of the difference excludes zero."
+
+
+# --- patching
+
+
+def patching_findings(result: Patching) -> list[str]:
+    """Where the answer is carried in each direction, whether the two runs have the two answers, and whether first order may be
+    believed."""
+    table: Any = result.frame
+    parameters = result.provenance.parameters
+    table, answers = table[table["quantity"] != "log_probability"], parameters["logit"]
+    logit = " - ".join(f"“{token}”" for token in answers)
+    sentences = []
+    for direction, rows in table.groupby("direction", sort=False):
+        words = _carried(rows) if parameters["what"] == "residual" else [_greatest(rows)]
+        sentences.append(f"Measured, {direction}, share of the gap in the logit {logit}: {', '.join(words)}.")
+    clean, corrupt = table[["clean", "corrupt"]].iloc[0]
+    wrong = "" if len(answers) == 1 or clean > 0 > corrupt else ": the two runs do not have the two answers"
+    sentences.append(f"The gap is from {number(clean)} (clean) to {number(corrupt)} (corrupt){wrong}.")
+    if table["predicted_effect"].notna().all():
+        verdicts = [row for row in result.agreement.to_dict("records") if row["quantity"] != "log_probability"]
+        sentences += [f"First order, {row['direction']}, is {row['words']}." for row in verdicts]
+    return sentences[:MOST]
+
+
+def _greatest(rows: Any) -> str:
+    """The part with the greatest share."""
+    row = rows.loc[rows["share"].abs().idxmax()]
+    token = f" (“{row['token']}”)" if row["token"] else ""
+    return f"the greatest of {len(rows)} parts is {row['part']}{token}, {row['share']:.0%}"
+
+
+def _carried(rows: Any) -> list[str]:
+    """Which position has the greatest share, layers with the same one together; of more changes the longest ranges."""
+    best = rows.loc[rows.groupby("layer")["share"].idxmax()]
+    ranges = [group for _, group in best.groupby((best["positions"] != best["positions"].shift()).cumsum())]
+    longest = sorted(sorted(ranges, key=len, reverse=True)[:_RANGES], key=lambda group: group["layer"].iloc[0])
+    return [
+        f"“{group['token'].iloc[0]}” at {group['positions'].iloc[0]} in layers {group['layer'].iloc[0]} to "
+        f"{group['layer'].iloc[-1]} ({group['share'].min():.0%} to {group['share'].max():.0%})"
+        for group in longest
+    ]

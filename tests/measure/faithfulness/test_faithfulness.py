@@ -88,6 +88,20 @@ def test_each_way_is_hugging_faces_model_on_the_other_prompt(family: Any) -> Non
     assert random["drop"].tolist() == close([drops[-1]])
 
 
+def test_a_contrast_is_the_difference_of_the_two_answers() -> None:
+    model = tiny_model("llama", seed=3, dtype=torch.float64)
+    paths = ost.bounds(model, Prompt.from_ids(model, IDS), variants="local")
+    contrast, first, second = (
+        ost.faithfulness(model, paths, logit=logit, ways="removed", **FEW) for logit in ((17, 23), 17, 23)
+    )
+    expected = first.frame["log_prob_drop"] - second.frame["log_prob_drop"]
+    assert contrast.frame["log_prob_drop"].to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-12)
+    for column in ("y_change", "kl"):
+        assert contrast.frame[column].to_numpy() == pytest.approx(first.frame[column].to_numpy(), rel=1e-12)
+    values = [result.provenance.parameters["log_prob"] for result in (contrast, first, second)]
+    assert values[0] == pytest.approx(values[1] - values[2], rel=1e-12)
+
+
 def test_of_a_sum_the_area_is_known_and_no_order_beats_falling_weight() -> None:
     weights = np.array([3.0, 0.5, 2.0, 1.0])
     every = [weights[list(order)] for order in itertools.permutations(range(4))]

@@ -109,3 +109,19 @@ def test_what_cannot_be_is_refused_with_the_reason(options: dict[str, Any], word
 def test_experts_are_refused_where_activations_are_held() -> None:
     with pytest.raises(hooks.HookError, match="router chooses experts"):
         ost.attribution(tiny_model("mixtral"), "1")
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt2"])
+@pytest.mark.parametrize("linearisation", ["detached", "full"])
+def test_the_parts_of_a_contrast_are_the_differences_of_the_parts(family: str, linearisation: str) -> None:
+    """Linear, before a soft-cap and with biases; the value is the difference of the model's own two logits, after it."""
+    model = tiny_model(family, seed=3, dtype=torch.float64)
+    prompt = Prompt.from_ids(model, IDS)
+    contrast, first, second = (
+        ost.attribution(model, prompt, logit=logit, linearisation=linearisation) for logit in ((17, 23), 17, 23)
+    )
+    expected = first.frame["contribution"].to_numpy() - second.frame["contribution"].to_numpy()
+    assert contrast.frame["contribution"].to_numpy() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    values = [result.provenance.parameters["logit_value"] for result in (contrast, first, second)]
+    assert values[0] == pytest.approx(values[1] - values[2], rel=1e-12)
+    assert contrast.provenance.parameters["logit"] == (17, 23)

@@ -1,0 +1,1 @@
+"""Activation patching: `patching` (the measurement), `runs` (passes with activations of another run in them)."""

@@ -1,0 +1,316 @@
+"""Activation patching: exact on a model that copies, equal to the other run where everything is patched, and against plain
+loops on Hugging Face's and TransformerLens' own hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformer_lens import patching as lens
+from transformer_lens.model_bridge import TransformerBridge
+
+import ostools as ost
+from ostools import hooks, tasks
+from ostools.ground.errors import InputError
+from ostools.hooks.register import Order, attached
+from ostools.hooks.sites import points
+from ostools.measure.patching import patching as patching_module
+from ostools.measure.patching.runs import SITES
+from ostools.models import Prompt
+from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.sets import quick
+
+CLEAN, CORRUPT = [2, 40, 50, 60, 61, 70], [2, 40, 51, 60, 61, 70]
+N, DIFFERS = len(CLEAN), 2
+PAIR = (7, 9)
+WHAT = ("residual", "attention-out", "mlp-out", "heads")
+
+
+def pair(model: TransformerBridge, clean: Any = CLEAN, corrupt: Any = CORRUPT) -> tuple[Prompt, Prompt]:
+    return Prompt.from_ids(model, clean), Prompt.from_ids(model, corrupt)
+
+
+def patched(model: TransformerBridge, **options: Any) -> Any:
+    return ost.patch(model, *pair(model), **({"logit": PAIR, "first_order": False} | options)).frame
+
+
+def attending(model: TransformerBridge, layer: int, key: int | None) -> AbstractContextManager[None]:
+    """All queries of the layer attend to that key alone, None: each to itself; a query before the key to itself."""
+    pattern = torch.eye(N)
+    if key is not None:
+        pattern[key:] = torch.nn.functional.one_hot(torch.tensor(key), N).float()
+    return hooks.replace_pattern(model, pattern.expand(1, 4, N, N), layers=[layer])
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_a_model_that_copies_one_position(family: Family) -> None:
+    """Block 0 reads the token that differs, block 1 its own place: the answer moves from there to the last token, whole."""
+    model = tiny_model(family)
+    with attending(model, 0, DIFFERS), attending(model, 1, None):
+        shares = patched(model).pivot(index=["direction", "quantity", "layer"], columns="position", values="share")
+        at_outputs = patched(model, what="attention-out", layers=[0])
+        elsewhere = patched(model, what="attention-out", positions=[0, 1, 2, 3, 4])
+    for layer, place in ((0, DIFFERS), (1, N - 1), (2, N - 1)):
+        expected = np.eye(N)[[place] * 4]
+        assert np.array_equal(shares.xs(layer, level="layer"), expected)
+    assert (at_outputs["share"] == (at_outputs["position"] == N - 1)).all()
+    assert (elsewhere["effect"] == 0).all()
+
+
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
+def test_with_everything_patched_the_run_is_the_other_one(family: Family) -> None:
+    frame = patched(tiny_model(family), positions=[list(range(N))])
+    other = frame["clean"].where(frame["direction"] == "denoising", frame["corrupt"])
+    assert (frame["patched"] == other).all()
+    assert (frame["share"] == 1).all()
+    assert frame["layer"].nunique() == 3
+
+
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
+@pytest.mark.parametrize("what", WHAT[:3])
+def test_what_both_runs_have_moves_nothing(family: Family, what: Any) -> None:
+    """Before the first token that differs all is the same; so are the embeddings of the tokens that do not."""
+    frame = patched(tiny_model(family), what=what)
+    same = frame["position"] < DIFFERS
+    if what == "residual":
+        same |= (frame["layer"] == 0) & (frame["position"] != DIFFERS)
+        same |= (frame["layer"] == 2) & (frame["position"] != N - 1)
+    assert same.sum() >= 4
+    assert (frame.loc[same, "effect"] == 0).all()
+    assert (frame.loc[~same, "effect"] != 0).any()
+
+
+LENS: dict[str, Callable[..., Tensor]] = {
+    "residual": lens.get_act_patch_resid_pre,
+    "attention-out": lens.get_act_patch_attn_out,
+    "mlp-out": lens.get_act_patch_mlp_out,
+    "heads": lens.get_act_patch_attn_head_out_all_pos,
+}
+
+
+@pytest.mark.parametrize("what", WHAT)
+@pytest.mark.parametrize("family", quick(TEXT_FAMILIES, "gemma3", "gpt2"))
+def test_against_the_patching_of_transformer_lens(family: Family, what: Any) -> None:
+    """Post-norms stand between what attention computes and what it adds: TransformerLens patches what is added too."""
+    model = tiny_model(family)
+    _, cache = model.run_with_cache(torch.tensor([CLEAN]))
+    expected = LENS[what](model, torch.tensor([CORRUPT]), cache, lambda logits: logits[0, -1, 7] - logits[0, -1, 9])
+    frame = patched(model, what=what, layers=[0, 1])
+    rows = frame.query("direction == 'denoising' and quantity == 'logit_difference'")
+    assert rows["patched"].to_numpy() == pytest.approx(expected.flatten().numpy(), abs=1e-4)
+
+
+@pytest.mark.parametrize("what", [*WHAT, "edges"])
+def test_first_order_against_finite_differences(what: Any) -> None:
+    """In float64: the host moved along the difference by a little, either way."""
+    model = tiny_model("gemma3", dtype=torch.float64, n_layers=3)
+    layer, place, step = 1, 4, 1e-4
+    frame = patched(model, what=what, first_order=True, layers=[layer], positions=[place])
+    row = frame.query("direction != 'denoising' and quantity == 'logit_difference'").iloc[0]
+    (point,) = points(model, SITES[what], [layer]).values()
+
+    def logit(ids: list[int], scale: float) -> tuple[float, Tensor]:
+        seen: list[Tensor] = []
+
+        def body(tensor: Tensor) -> Tensor:
+            seen.append(tensor.clone())
+            moved = tensor.clone()
+            if what == "edges":
+                cut = moved[:, :, -1].clone()
+                cut[..., place] = 0
+                change = cut / cut.sum(-1, keepdim=True) - moved[:, :, -1]
+                moved[:, :, -1] += scale * change
+            elif scale:
+                at = (0, place, 0) if what == "heads" else (0, place)
+                moved[at] += scale * (corrupt_at[at] - moved[at])
+            return moved
+
+        with torch.no_grad(), hooks.exact_arithmetic(model), attached([(point, body, Order.EDIT)], "moved"):
+            logits = model(torch.tensor([ids]))[0, -1]
+        return float(logits[7] - logits[9]), seen[0]
+
+    corrupt_at = logit(CORRUPT, 0.0)[1]
+    slope = (logit(CLEAN, step)[0] - logit(CLEAN, -step)[0]) / (2 * step)
+    assert abs(slope) > 1e-4
+    assert row["predicted_effect"] == pytest.approx(slope, rel=1e-5)
+
+
+def test_a_contrast_is_the_difference_of_the_two_logits() -> None:
+    model = tiny_model("llama")
+    contrast, first, second = (
+        patched(model, logit=logit, first_order=True).query("quantity != 'log_probability'").reset_index()
+        for logit in (PAIR, *PAIR)
+    )
+    assert set(contrast["quantity"]) == {"logit_difference"}
+    assert set(first["quantity"]) == {"logit"}
+    for column in ("clean", "corrupt", "patched", "effect", "predicted_effect"):
+        difference = first[column] - second[column]
+        assert contrast[column].to_numpy() == pytest.approx(difference.to_numpy(), abs=1e-5)
+
+
+def test_tokens_that_both_prompts_begin_with_are_read_once_and_nothing_changes(monkeypatch: Any) -> None:
+    model = tiny_model("gemma3", window=64)
+    start = [2, *range(100, 140)]
+    prompts = pair(model, start + CLEAN[1:], start + CORRUPT[1:])
+    options: dict[str, Any] = {"logit": PAIR, "positions": [3, 42, 45]}
+    results = {what: ost.patch(model, *prompts, what=what, **options) for what in (*WHAT, "edges")}
+    assert {result.provenance.parameters["tokens_shared"] for result in results.values()} == {42}
+    monkeypatch.setattr(patching_module, "shared_prefix", lambda *_: 0)
+    for what, result in results.items():
+        plain = ost.patch(model, *prompts, what=what, **options)  # pyright: ignore[reportArgumentType]
+        assert plain.provenance.parameters["tokens_shared"] == 0
+        for column in ("patched", "effect", "predicted_effect"):
+            assert result.frame[column].to_numpy() == pytest.approx(plain.frame[column].to_numpy(), abs=2e-5)
+
+
+def test_the_edges_of_a_set_over_a_window() -> None:
+    """Against masks on the same layers; and where no query comes after the keys, there is no edge: an effect of 0."""
+    model = tiny_model("gemma3", n_layers=3)
+    frame = patched(model, what="edges", window=2, positions=[[1, 2], [5]], queries=[3, 4])
+    assert list(frame["part"].unique()) == ["0-1 at 1,2", "0-1 at 5", "1-2 at 1,2", "1-2 at 5"]
+    assert (frame.loc[frame["position"] == 5, "effect"] == 0).all()
+    seen = torch.ones(N, N, dtype=torch.bool)
+    seen[3:5, 1:3] = False
+    for first in (0, 1):
+        with torch.no_grad(), hooks.mask_scores(model, seen, layers=[first, first + 1]):
+            logits = model(torch.tensor([CLEAN]))[0, -1].double()
+        expected = [float(logits.log_softmax(-1)[7]), float(logits[7] - logits[9])]
+        found = frame.query(f"layer == {first} and position == 1")["patched"].to_numpy()
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_windows_and_sets_are_patched_together() -> None:
+    model = tiny_model("llama", n_layers=3)
+    frame = patched(model, what="mlp-out", window=2, layers=[1], positions=[[3, 5]])
+    with torch.no_grad(), hooks.capture(model, "mlp_output") as record:
+        model(torch.tensor([CLEAN]))
+    clean = dict(record["mlp_output"])
+
+    def body(layer: int) -> Callable[[Tensor], Tensor]:
+        def put(tensor: Tensor) -> Tensor:
+            tensor = tensor.clone()
+            tensor[0, [3, 5]] = clean[layer][0, [3, 5]]
+            return tensor
+
+        return put
+
+    at = points(model, "mlp_output", [1, 2])
+    with torch.no_grad(), attached([(at[layer], body(layer), Order.EDIT) for layer in (1, 2)], "put"):
+        logits = model(torch.tensor([CORRUPT]))[0, -1]
+    row = frame.query("direction == 'denoising' and quantity == 'logit_difference'").iloc[0]
+    assert row["patched"] == pytest.approx(float(logits[7] - logits[9]), abs=1e-5)
+
+
+HF_PARTS = {"attention-out": "self_attn", "mlp-out": "mlp"}
+
+
+def hugging_face_loop(
+    model: TransformerBridge, clean: Prompt, corrupt: Prompt, what: str, layer: int, place: int
+) -> Tensor:
+    """The corrupt run's last logits with the clean run's part put in, by PyTorch's hooks on Hugging Face's own modules."""
+    original: Any = model.original_model
+    block = original.model.layers[layer]
+    module = block if what == "residual" else getattr(block, HF_PARTS[what])
+    seen: list[Tensor] = []
+
+    def first(value: Any) -> Tensor:
+        return value[0] if isinstance(value, tuple) else value
+
+    def put(value: Any) -> Any:
+        new = first(value).clone()
+        new[0, place] = seen[0][0, place]
+        return (new, *value[1:]) if isinstance(value, tuple) else new
+
+    if what == "residual":
+        note = module.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
+    else:
+        note = module.register_forward_hook(lambda _, args, out: seen.append(first(out).clone()))
+    with torch.no_grad():
+        original(clean.ids[None])
+        note.remove()
+        if what == "residual":
+            edit = module.register_forward_pre_hook(lambda _, args: put(args))
+        else:
+            edit = module.register_forward_hook(lambda _, args, out: put(out))
+        logits = original(corrupt.ids[None]).logits[0, -1]
+    edit.remove()
+    return logits
+
+
+@pytest.mark.parametrize("what", ["residual", *HF_PARTS])
+def test_against_a_loop_over_hugging_face_hooks_on_the_embedded_model(embedded: TransformerBridge, what: Any) -> None:
+    question = tasks.questions("count-ones-bernoulli", lengths=[6])[0]
+    result = ost.patch(embedded, question, what=what, layers=[1, 2], positions=[15, 20, 58], first_order=False)
+    ids = [result.provenance.token_ids, result.provenance.parameters["corrupt_ids"]]
+    prompts = pair(embedded, *ids)
+    answer, other = result.provenance.parameters["logit_ids"]
+    rows: Any = result.frame.query("direction == 'denoising' and quantity == 'logit_difference'")
+    for row in rows.itertuples():
+        logits = hugging_face_loop(embedded, *prompts, what, row.layer, row.position)
+        assert row.patched == pytest.approx(float(logits[answer] - logits[other]), abs=1e-4)
+
+
+def test_a_tasks_question_brings_its_corrupt_run_and_its_two_answers(embedded: TransformerBridge) -> None:
+    question = tasks.questions("count-ones-bernoulli", lengths=[6], seeds=[1])[0]
+    result = ost.patch(embedded, question, layers=[0])
+    clean, corrupt = (form.answer(6, 1) for form in (question.task, question.task.corrupted()))
+    assert [text.strip() for text in result.provenance.parameters["logit"]] == [clean, corrupt]
+    moved: Any = result.frame.query("effect != 0")
+    assert moved["position"].nunique() == 1
+    assert (moved["share"] == 1).all()
+    assert "Measured, denoising, share of the gap" in result.findings()[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"positions": [6]}, "positions: expected some out of 0..5, found 6"),
+        ({"positions": [[1, -1]]}, "positions: expected some out of 0..5, found -1"),
+        ({"positions": []}, "positions: expected some out of 0..5, found none"),
+        ({"layers": [3]}, "layers: expected 'all' or numbers out of 0..2"),
+        ({"what": "mlp-out", "layers": [2]}, "layers: expected 'all' or numbers out of 0..1"),
+        ({"what": "mlp-out", "window": 2, "layers": [1]}, "layers: expected 'all' or numbers out of 0..0"),
+        ({"window": 2}, "window: expected a whole number of at most 1"),
+        ({"queries": [3]}, "queries: expected what='edges'"),
+        ({"what": "edges", "queries": [9]}, "positions: expected some out of 0..5, found 9"),
+        ({"logit": (7, 7)}, "expected two different tokens"),
+        ({"what": "neurons"}, "unknown what 'neurons'"),
+    ],
+)
+def test_what_there_is_not_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        patched(tiny_model("gemma3"), **options)
+
+
+def test_pairs_that_cannot_be_patched_are_refused(embedded: TransformerBridge) -> None:
+    model = tiny_model("gemma3")
+    clean, _ = pair(model)
+    with pytest.raises(InputError, match="expected two prompts of as many tokens, found 6 and 5"):
+        ost.patch(model, clean, Prompt.from_ids(model, CORRUPT[:-1]), logit=PAIR)
+    with pytest.raises(InputError, match="of no gap there is no share"):
+        ost.patch(model, clean, clean, logit=PAIR)
+    with pytest.raises(InputError, match="expected a corrupt prompt, found none"):
+        ost.patch(model, clean, logit=PAIR)
+    with pytest.raises(InputError, match="both begin with"):
+        ost.patch(model, clean, clean)
+    many = tasks.questions("count-ones", lengths=[12])[0]
+    with pytest.raises(InputError, match="expected an answer of one token, found '12'"):
+        ost.patch(embedded, many)
+    with pytest.raises(InputError, match="task 'copy' has no option 'corrupt'"):
+        ost.patch(embedded, tasks.questions("copy", lengths=[4])[0])
+
+
+def test_edits_are_respected_and_left_as_they_were() -> None:
+    model = tiny_model("gemma3")
+    with ExitStack() as stack:
+        stack.enter_context(hooks.scale_scores(model, 2.0))
+        frame = patched(model, positions=[5], layers=[0])
+        edited = model(torch.tensor([CLEAN]))[0, -1].double()
+        assert len(hooks.active_edits(model)) == 2
+    assert frame["clean"].iloc[0] == pytest.approx(float(edited.log_softmax(-1)[7]), abs=1e-5)
+    assert hooks.active_edits(model) == ()

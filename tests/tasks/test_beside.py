@@ -1,0 +1,92 @@
+"""Copying beside a query, and the corrupt form of every task that has one: prompts that differ where the answer is decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ostools import tasks
+from ostools.ground.errors import InputError
+from ostools.tasks.beside import CopyBeside
+
+SEEDS = st.integers(0, 2**40)
+
+
+@given(length=st.integers(5, 26), seed=SEEDS, unique=st.booleans(), occurrence=st.sampled_from(["first", "last"]))
+def test_the_answer_is_the_letter_beside_the_query_that_is_meant(
+    length: int, seed: int, unique: bool, occurrence: Any
+) -> None:
+    left, right = (CopyBeside(side, unique, "last" if unique else occurrence) for side in ("left", "right"))
+    sequence = right.prompt(length, seed).partition(": ")[2].partition(".")[0]
+    before, query, after = sequence.partition("Q") if occurrence == "first" else sequence.rpartition("Q")
+    assert (query, sequence.count("Q"), len(sequence.split())) == ("Q", 2 - unique, length)
+    assert (left.answer(length, seed), right.answer(length, seed)) == (before[-2], after[1])
+    others = sequence.replace("Q", "").split()
+    assert len(set(others)) == len(others)
+    assert sequence[0] != "Q" != sequence[-1]
+    # The same letters, whichever side is asked for: the two prompts differ in one word.
+    assert left.items(length, seed) == right.items(length, seed)
+
+
+@given(length=st.integers(5, 26), seed=SEEDS, unique=st.booleans())
+def test_corrupt_exchanges_the_answers_to_the_left_and_to_the_right(length: int, seed: int, unique: bool) -> None:
+    left, right = (CopyBeside(side, unique) for side in ("left", "right"))
+    assert left.corrupted().answer(length, seed) == right.answer(length, seed)
+    assert right.corrupted().answer(length, seed) == left.answer(length, seed)
+    assert left.corrupted().corrupted() == left
+
+
+ONE_DIGIT = ["copy-last", "copy-first", "copy-first:uniform=true,base=3", "count-ones", "count-ones-bernoulli"]
+
+
+@pytest.mark.parametrize("name", ONE_DIGIT)
+@given(length=st.integers(2, 30), seed=SEEDS)
+def test_one_digit_is_flipped_and_the_answer_is_another(name: str, length: int, seed: int) -> None:
+    task = tasks.task(name)
+    clean, corrupt = task.prompt(length, seed), task.corrupted().prompt(length, seed)
+    assert len(clean) == len(corrupt)
+    assert sum(first != second for first, second in zip(clean, corrupt, strict=True)) == 1
+    answers = [int(form.answer(length, seed)) for form in (task, task.corrupted())]
+    assert abs(answers[0] - answers[1]) == 1 or (task.name.startswith("copy") and set(answers) == {0, 2})
+
+
+def test_ten_ones_and_a_zero_against_eleven_ones() -> None:
+    task = tasks.task("copy-last")
+    assert "".join(task.items(11)) == "11111111110"
+    assert "".join(task.corrupted().items(11)) == "11111111111"
+
+
+@given(length=st.integers(2, 20), seed=SEEDS, position=st.sampled_from(["first", "middle", "last"]))
+def test_two_records_exchange_their_values(length: int, seed: int, position: str) -> None:
+    task: Any = tasks.task(f"retrieve-at-position:position={position}")
+    clean, corrupt = (form.pairs(form.items(length, seed)) for form in (task, task.corrupted()))
+    assert [key for key, _ in clean] == [key for key, _ in corrupt]
+    assert [value for _, value in sorted(clean)] != [value for _, value in sorted(corrupt)]
+    assert sorted(value for _, value in clean) == sorted(value for _, value in corrupt)
+    assert sum(first != second for first, second in zip(clean, corrupt, strict=True)) == 2
+    assert task.answer(length, seed) != task.corrupted().answer(length, seed)
+
+
+def test_what_has_no_corrupt_form_says_so() -> None:
+    with pytest.raises(InputError, match="task 'copy' has no option 'corrupt'"):
+        tasks.task("copy").corrupted()
+    with pytest.raises(InputError, match="expected a position that the records do not decide"):
+        tasks.task("retrieve-at-position:position=drawn").corrupted()
+    with pytest.raises(InputError, match="write unique=false"):
+        tasks.task("copy-beside:occurrence=first")
+    with pytest.raises(InputError, match="expected a whole number of at least 5"):
+        CopyBeside(unique=False).items(4)
+
+
+def test_a_task_of_ones_own_needs_no_corrupt_form() -> None:
+    with pytest.raises(InputError, match="copy-beside has no corrupt form: give the corrupt prompt itself"):
+        tasks.Task.corrupted(CopyBeside())
+
+
+def test_worked_examples_are_the_same_before_a_clean_and_a_corrupt_question() -> None:
+    for name in ("count-ones-bernoulli", "retrieve-at-position", "copy-beside", "copy-last"):
+        task = tasks.task(name)
+        assert task.corrupted().example_task == task.example_task
