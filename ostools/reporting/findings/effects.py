@@ -23,8 +23,12 @@ QUANTITY_WORDS = {
     "log_probability": "log p of the answer",
 }
 _LEVEL = 0.05
-_SUBJECTS = {"model": "The model", "untrained": "The same architecture before training"}
-"""By the names of `measure.profiles.position_effect.MODEL` and `UNTRAINED`."""
+_SUBJECTS = {
+    "model": "The model",
+    "untrained": "The same architecture before training",
+    "shuffled": "With tokens shuffled",
+}
+"""By the names of `measure.profiles.position_effect.MODEL`, `UNTRAINED` and `SHUFFLED`."""
 
 
 # --- ablation
