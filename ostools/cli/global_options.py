@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ostools.ground.errors import InputError
 
@@ -22,7 +22,7 @@ class GlobalOptions:
     size: str | float | None = None
     device: str | None = None
     load_dtype: str | None = None
-    device_map: str | None = None
+    device_map: Literal["auto", "disk"] | None = None
     max_memory: int | None = None
     max_time: float | None = None
     dry_run: bool = False

@@ -65,4 +65,5 @@ def hosted_questions(selection: Mapping[str, Any], figure: str | None = None) ->
         return claim_questions()
     from ostools.paper import figure_prompts
 
-    return figure_prompts(int(figure), *(selection.get(name) for name in ("lengths", "seeds", "panels")))
+    number: Any = int(figure)  # a figure that has prompts: the command names it
+    return figure_prompts(number, *(selection.get(name) for name in ("lengths", "seeds", "panels")))

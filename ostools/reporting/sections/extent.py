@@ -7,6 +7,7 @@ from typing import Any
 
 from ostools.ground.words import runs
 from ostools.measure.bounds.variants import VARIANTS
+from ostools.measure.study.verdicts import About
 from ostools.models.shape import Shape
 
 CASTS = ("float32", "bfloat16")
@@ -54,7 +55,7 @@ class Extent:
     answer_seeds: tuple[int, ...]
     stage_seeds: tuple[int, ...]
     study_seeds: tuple[int, ...]
-    study_measures: tuple[str, ...]
+    study_measures: tuple[About, ...]
     forms: tuple[str, ...]
     mlp_norm: str
     passages: int
