@@ -20,10 +20,10 @@ import ostools.paper
 import ostools.sweep  # noqa: F401 -- the measurements of these rooms put themselves into RECORDS
 from ostools.cli.verbs import composed, hosted, listings, pages, sweeps
 from ostools.ground.arguments import full_signature
+from ostools.ground.names import LINEARISATIONS
 from ostools.measure import attention, attention_difference, bounds, collapse, faithfulness, profile, sensitivity
 from ostools.measure.ablation.questions import MEASURES
 from ostools.measure.faithfulness.deletion import WAYS, faithfulness_memory
-from ostools.measure.jacobian.linearise import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.measurement import RECORDS, MeasurementRecord
 from ostools.measure.patching.runs import SITES
