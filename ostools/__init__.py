@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # the public names, each imported from its module when it is 
     from ostools.measure import faithfulness as faithfulness
     from ostools.measure import head_scores as head_scores
     from ostools.measure import hops as hops
+    from ostools.measure import influence_by_distance as influence_by_distance
     from ostools.measure import linear_range as linear_range
     from ostools.measure import patch as patch
     from ostools.measure import position_effect as position_effect
@@ -59,6 +60,7 @@ if TYPE_CHECKING:  # the public names, each imported from its module when it is 
     from ostools.measure import sensitivity as sensitivity
     from ostools.measure import spectra as spectra
     from ostools.measure import study as study
+    from ostools.measure import token_homogenization as token_homogenization
     from ostools.measure import untrained_baselines as untrained_baselines
     from ostools.models import Prompt as Prompt
     from ostools.models import adopt as adopt
@@ -94,6 +96,7 @@ _HOME = (
             "faithfulness",
             "head_scores",
             "hops",
+            "influence_by_distance",
             "linear_range",
             "patch",
             "position_effect",
@@ -103,6 +106,7 @@ _HOME = (
             "sensitivity",
             "spectra",
             "study",
+            "token_homogenization",
             "untrained_baselines",
         ),
         "ostools.measure",

@@ -13,6 +13,7 @@ from ostools.measure.attention.difference import AttentionDifference, attention_
 from ostools.measure.attention.heads import HeadScores, head_scores
 from ostools.measure.bounds.bounds import Bounds, PromptBounds, bounds
 from ostools.measure.collapse.collapse import collapse
+from ostools.measure.collapse.homogenization import TokenHomogenization, token_homogenization
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.variation import AttentionVariation, attention_variation
 from ostools.measure.faithfulness.faithfulness import Faithfulness, faithfulness
@@ -20,6 +21,7 @@ from ostools.measure.faithfulness.linear_range import LinearRange, linear_range
 from ostools.measure.hosted.answer_file import Hosted, hosted_evaluation, read_answers
 from ostools.measure.hosted.endpoint import ask_endpoint
 from ostools.measure.jacobian.attribution import Attribution, attribution
+from ostools.measure.jacobian.distance import InfluenceByDistance, influence_by_distance
 from ostools.measure.jacobian.hops import Hops, hops
 from ostools.measure.jacobian.sensitivity import Sensitivities, Sensitivity, jacobian, sensitivity
 from ostools.measure.patching.patching import Patching, patch
@@ -55,6 +57,7 @@ __all__ = [
     "HeadScores",
     "Hops",
     "Hosted",
+    "InfluenceByDistance",
     "LinearRange",
     "Patching",
     "PositionEffect",
@@ -65,6 +68,7 @@ __all__ = [
     "Sensitivity",
     "Spectra",
     "Study",
+    "TokenHomogenization",
     "UntrainedBaselines",
     "ablation",
     "ask_endpoint",
@@ -83,6 +87,7 @@ __all__ = [
     "head_scores",
     "hops",
     "hosted_evaluation",
+    "influence_by_distance",
     "jacobian",
     "linear_range",
     "patch",
@@ -94,5 +99,6 @@ __all__ = [
     "sensitivity",
     "spectra",
     "study",
+    "token_homogenization",
     "untrained_baselines",
 ]

@@ -108,6 +108,18 @@ class Prompt:
         chat_values = {} if self.chat is None else self.chat.provenance
         return chat_values | {name: value for name, value in values.items() if value is not None}
 
+    def shuffled(self, seed: int = 0) -> Prompt:
+        """The same tokens with those of the text in random order: a control that leaves no syntax.
+
+        Special tokens and a template's stay where they are; where origins are not known, a leading BOS.
+        """
+        known = self.origins or (SPECIAL,) * self.bos + (TEXT,) * (len(self.ids) - self.bos)
+        places = torch.tensor([place for place, origin in enumerate(known) if origin == TEXT], dtype=torch.int64)
+        order = torch.arange(len(self.ids))
+        order[places] = places[torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))]
+        tokens = tuple(self.tokens[place] for place in order.tolist())
+        return replace(self, text=None, ids=self.ids[order], tokens=tokens)
+
     @classmethod
     def from_chat_text(cls, model: TransformerBridge, text: str) -> Prompt:
         """The prompt of a text that a chat template wrote, whose markers (`<|im_start|>`, `<start_of_turn>`) become tokens.

@@ -115,6 +115,21 @@ def fit_decay(
     return Decay(verdict, law, plain["power"], plain["exponential"], evidence, used, len(d) - used)
 
 
+def power_to_a_level(lengths: Sequence[float] | np.ndarray, values: Sequence[float] | np.ndarray) -> Law | None:
+    """d(n) = exp(a) n^-k + c, fitted in the log, whatever other law may fit better; c is 0 where a plain power law does as
+    well by BIC. None where the interval of k holds 0: of a curve that is at its level from the second value on, every large
+    k will do.
+
+    Raises `InputError` for fewer than `FEWEST` values, for one that is 0, and as `fit_decay` does.
+    """
+    n, d = _checked(lengths, values, 0.0)
+    if len(d) < FEWEST or not (d > 0).all():
+        raise InputError(f"power_to_a_level: expected at least {FEWEST} values above 0, found {int((d > 0).sum())}")
+    laws = [_plain("power", n, np.log(d)), _levelled("power", n, np.log(d))]
+    best = min((law for law in laws if law is not None), key=lambda law: law.bic)
+    return best if best.low > 0 else None
+
+
 def over_seeds(rates: Sequence[float]) -> tuple[float, float, float]:
     """The mean of independent rates with its Student interval; NaN limits for fewer than two.
 

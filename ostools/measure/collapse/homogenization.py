@@ -1,0 +1,192 @@
+"""Collapse of all tokens of a text, and not of a pair: how alike their states are by layer and context length, and the sink.
+
+The tokens of a causal model's beginning are those of the whole, so that one forward pass has every context length. Where the
+first token's norm is massive, the entropy of all tokens says that and nothing of the others: each number is there without the
+first token too. Cost: one forward pass, and the singular values of two matrices a layer and context length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Unpack
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools import hooks
+from ostools.ground.errors import InputError
+from ostools.ground.whole_numbers import whole_number, whole_numbers
+from ostools.hooks.sites import unknown_inside
+from ostools.measure.attention.heads import SINK
+from ostools.measure.measurement import measurement
+from ostools.measure.mitigated_prompts import MitigatedPrompts
+from ostools.measure.passes.batches import in_full, patterns_bytes
+from ostools.measure.passes.contexts import full_precision, no_logits, require_no_edits, true_arithmetic
+from ostools.measure.swept import READ_POSITION, Swept
+from ostools.measure.unloaded import Unloaded
+from ostools.mitigations import Mitigation
+from ostools.models import Prompt, untrained_model
+from ostools.models.tokens import EncodingOptions
+from ostools.models.untrained import drawing_bytes
+from ostools.results import Chart, Frame, Provenance, Result
+from ostools.results.table_head import TableHead
+from ostools.tasks.questions import Question
+from ostools.theory.homogenization import likeness
+
+MODEL, UNTRAINED = "model", "untrained"
+FEWEST, SHORTEST = 3, 8
+"""Tokens without which nothing is left to compare; and of the shortest context where none is asked for."""
+_ROUNDING = 1e-2
+
+
+@dataclass(frozen=True, eq=False)
+class TokenHomogenization(Result):
+    """One row a model, context length and layer.
+
+    Columns: source ("model", or "untrained"); tokens (of the context, from the first on); layer (l of v^(l): 0 is the
+    embedding, L what the last block leaves). Of the matrix of the tokens' states: entropy (matrix entropy, nats),
+    normalised_entropy (over log min(n, d)), effective_rank, mean_cosine (over pairs); the same without the first token:
+    rest_entropy, rest_normalised_entropy, rest_effective_rank, rest_mean_cosine. first_norm, rest_norm (L2 norm of the first
+    token's state, and the median of the others'). Of the block that reads v^(l), missing at L and where patterns are not
+    known: first_weight (mean attention on the first token over later queries and heads), sink_rate (share of heads that give
+    it more than 0.3, mean over later queries).
+    """
+
+    tables: ClassVar = (
+        TableHead(columns="source tokens layer normalised_entropy rest_normalised_entropy rest_mean_cosine sink_rate"),
+    )
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.all_tokens import homogenization_chart
+
+        return homogenization_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.all_tokens import homogenization_findings
+
+        return homogenization_findings(self)
+
+
+@measurement(
+    command="collapse tokens",
+    examples=('--prompt "The capital of France is Paris, and" --untrained --out tokens.png',),
+    memory=lambda: homogenization_memory,
+    sweep=lambda: SWEPT,
+)
+def token_homogenization(
+    model: TransformerBridge,
+    prompt: str | Prompt | Question,
+    *,
+    contexts: Iterable[int] | None = None,
+    untrained: bool = False,
+    seed: int = 0,
+    position: str | None = None,
+    mitigation: Mitigation | str | None = None,
+    **encoding: Unpack[EncodingOptions],
+) -> TokenHomogenization:
+    """Measure how alike all tokens of a text are, layer by layer: entropy, effective rank and cosines
+    of their states, the first token's norm, and the attention that sinks into it.
+
+    Args:
+        contexts: numbers of tokens, each a beginning of the text, from 3 on; None: 8, 16, 32, ... and all.
+        untrained: whether `ost.untrained_model(model, "initialised")` is measured on the same tokens.
+        seed: seed of the untrained model.
+        position: where a task's question is read, as in `collapse`.
+        mitigation: a `mitigations.Mitigation` or its name with options, as in `ost.sensitivity`.
+
+    In float32, or float64 of a float64 model. Raises `InputError` for a text of fewer than three tokens,
+    a context beyond it, a state that is 0 or not finite, and for an edit beside `untrained`.
+    Cost: one forward pass, and the singular values of the states. Source: docs/theory.md 4.
+    """
+    mitigated = MitigatedPrompts.of("token_homogenization", model, [prompt], mitigation, position)
+    tokens, seed = mitigated.prompt, whole_number("seed", seed)
+    sizes = _contexts(contexts, len(tokens.ids))
+    ids = tuple(tokens.ids.tolist())
+    provenance = Provenance.collect(
+        model, ids, contexts=sizes, untrained=untrained, seed=seed, **mitigated.described(model)
+    )
+    if untrained:
+        require_no_edits("token_homogenization", model, "an untrained model would not have it")
+    tables = [_layers(model, mitigated, sizes).assign(source=MODEL)]
+    if untrained:
+        twin = untrained_model(model, "initialised", seed=seed)
+        tables.append(_layers(twin, mitigated, sizes).assign(source=UNTRAINED))
+    table: Frame = pd.concat(tables, ignore_index=True)
+    return TokenHomogenization(table[["source", *table.columns.drop("source")]], provenance)
+
+
+def _contexts(contexts: Iterable[int] | None, pos: int) -> list[int]:
+    doubled = [SHORTEST << power for power in range(pos.bit_length()) if SHORTEST << power < pos]
+    sizes = (
+        [*doubled, pos]
+        if contexts is None
+        else sorted(whole_numbers("contexts", contexts, FEWEST, example=(8, 16, 32)))
+    )
+    if not FEWEST <= sizes[-1] <= pos:
+        raise InputError(
+            f"contexts: expected from {FEWEST} to the {pos} tokens of the text, found {sizes[-1]}: give a longer text"
+        )
+    return sizes
+
+
+def _layers(model: TransformerBridge, mitigated: MitigatedPrompts, sizes: list[int]) -> Frame:
+    work = full_precision(model, mitigated.what)
+    ids = mitigated.prompt.ids[None].to(next(work.parameters()).device)
+    sites = ["embedding", "residual_post"] + ["pattern"] * (unknown_inside(work, "patterns") is None)
+
+    def first_column(pattern: Tensor, layer: int | None) -> Tensor:
+        # Written so that NaN fails too. Rows may sum to less: gpt-oss has a sink beside the tokens, an edit may cut weights.
+        if not bool((pattern.sum(-1) < 1 + _ROUNDING).all()):
+            raise InputError(
+                f"token_homogenization: expected rows of attention that sum to 1, found others in layer {layer}"
+            )
+        return pattern[0, :, 1:, 0].double().cpu()
+
+    with (
+        mitigated.acting(work),
+        torch.no_grad(),
+        true_arithmetic(work),
+        hooks.capture(work, *sites, reduce={"pattern": first_column} if "pattern" in sites else None) as record,
+    ):
+        work(ids, use_cache=False, logits_to_keep=no_logits(work))
+    columns: dict[int, Tensor] = record["pattern"] if "pattern" in sites else {}
+    streams = {0: record["embedding"]} | {block + 1: stream for block, stream in record["residual_post"].items()}
+    return pd.DataFrame(
+        [
+            {"tokens": size, "layer": layer, **_of_states(stream[0, :size].cpu()), **_sink(columns.get(layer), size)}
+            for size in sizes
+            for layer, stream in sorted(streams.items())
+        ]
+    )
+
+
+def _of_states(states: Float[Tensor, "pos d_model"]) -> dict[str, float]:
+    norms = states.double().norm(dim=-1)
+    rest = {f"rest_{name}": value for name, value in likeness(states[1:])._asdict().items()}
+    sizes = {"first_norm": float(norms[0]), "rest_norm": float(norms[1:].quantile(0.5))}
+    return likeness(states)._asdict() | rest | sizes
+
+
+def _sink(column: Float[Tensor, "head query"] | None, size: int) -> dict[str, float]:
+    """Of the first token's column of a pattern, which begins with the second query."""
+    if column is None:
+        return {"first_weight": float("nan"), "sink_rate": float("nan")}
+    weights: Any = column[:, : size - 1].mean(-1)
+    return {"first_weight": float(weights.mean()), "sink_rate": float((weights > SINK).double().mean())}
+
+
+def homogenization_memory(model: Unloaded, pos: int, *, untrained: bool = False) -> int:
+    """Bytes of a pass whose states are kept, of their singular values, and of an untrained model."""
+    shape = in_full(model.shape)
+    states = (shape.n_layers + 1) * pos * shape.d_model * shape.element + 4 * pos * shape.d_model * 8
+    measured = patterns_bytes(shape, pos) + states
+    if not untrained:
+        return measured
+    return max(measured + model.copy_bytes, drawing_bytes(shape.parameters, model.shape.element))
+
+
+SWEPT = Swept(read=TokenHomogenization, options={"untrained": None, **READ_POSITION})

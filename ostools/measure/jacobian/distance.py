@@ -1,0 +1,267 @@
+"""How the influence of a token falls with its distance: ||d y_j / d v_i|| over pairs of tokens, by r = j - i.
+
+    G(r) = median over j of ||d y_j / d v_(j-r)|| / ||d y_j / d v_j||  ~  gamma + beta (r + 1)^-p
+
+What a causal model does at j knows of no later token: the row of j is the sensitivity of the text's beginning that ends there.
+So each query costs a sketch of its beginning, half as much as pulling it back through the whole text, and every one has the
+certificate of a sensitivity. Cost: `queries` sensitivities a text, and as many for each control.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Unpack
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from transformer_lens.model_bridge import TransformerBridge
+
+from ostools.ground.errors import InputError
+from ostools.ground.names import METHOD_KINDS, checked_name
+from ostools.ground.progress import Progress, part_of
+from ostools.ground.whole_numbers import whole_number
+from ostools.measure.jacobian.linearise import LINEARISATIONS
+from ostools.measure.jacobian.memory import sensitivity_memory
+from ostools.measure.jacobian.norms import COTANGENTS
+from ostools.measure.jacobian.sensitivity import sensitivity
+from ostools.measure.measurement import measurement
+from ostools.measure.mitigated_prompts import MitigatedPrompts
+from ostools.measure.passes.contexts import require_no_edits
+from ostools.measure.passes.output import up_to_position
+from ostools.measure.swept import READ_POSITION, Swept
+from ostools.measure.unloaded import Unloaded
+from ostools.models import Prompt, untrained_model
+from ostools.models.tokens import EncodingOptions
+from ostools.models.untrained import drawing_bytes
+from ostools.results import Chart, Frame, Provenance, Result
+from ostools.results.table_head import TableHead
+from ostools.tasks.questions import Question
+from ostools.theory.statistics.fits import FEWEST, fit_decay, power_to_a_level
+from ostools.theory.statistics.intervals import FEWEST as FEWEST_TEXTS
+from ostools.theory.statistics.intervals import expanded
+
+TEXT = "text"
+CONTROLS = ("shuffled", "untrained")
+"""The same tokens in random order; the same text, random weights."""
+SHORTEST = 4
+"""Tokens of a text that has a pair of tokens beside the first one, and a distance more."""
+_RESAMPLES = 200
+
+
+@dataclass(frozen=True, eq=False)
+class InfluenceByDistance(Result):
+    """One row a pair of tokens i <= j.
+
+    Columns: prompt (its number), source ("text", or of a control "shuffled", "untrained"), query (j), position (i), distance
+    (j - i), kind ("measured" or "estimated"), norm (||d y_j / d v_i^(0)||_F), lower, upper (95% interval of an estimate),
+    relative (norm over that of i = j: 1 at distance 0).
+
+    `laws`: gamma + beta (r + 1)^-p fitted to the medians of `by_distance` in the log, one row a source and first distance (0,
+    or 1: without the token itself): p with its interval low to high over texts (bootstrap; missing of fewer than three texts,
+    and where some draw of them has no law), beta, gamma (0 where a plain power law does as well), verdict and evidence of
+    `theory.fits.fit_decay` (above 0: a power law fits better than an exponential), distances, texts. Fitted up to half of the
+    shortest text. p is missing where these are too few, and where the data leave it open.
+    """
+
+    tables: ClassVar = (TableHead("laws"),)
+
+    laws: pd.DataFrame
+
+    @property
+    def by_distance(self) -> Frame:
+        """By source and distance, without the pairs of the first token, a sink: pairs, median of `relative`, its quartiles."""
+        table: Frame = self.frame
+        groups = table[table["position"] > 0].groupby(["source", "distance"], sort=False)["relative"]
+        columns = {"pairs": groups.size(), "median": groups.median()}
+        columns |= {name: groups.quantile(part) for name, part in (("low", 0.25), ("high", 0.75))}
+        return pd.DataFrame(columns).reset_index().sort_values(["source", "distance"], ignore_index=True)
+
+    def chart(self) -> Chart:
+        from ostools.reporting.charts.all_tokens import distance_chart
+
+        return distance_chart(self)
+
+    def findings(self) -> list[str]:
+        from ostools.reporting.findings.all_tokens import distance_findings
+
+        return distance_findings(self)
+
+    @classmethod
+    def of(cls, pairs: Frame, provenance: Provenance) -> InfluenceByDistance:
+        """The result of measured pairs, with its laws. Cost: some 200 fits a law, 1 or 2 seconds."""
+        rows = [
+            {"source": source, "from_distance": first, **_law(table[table["distance"] >= first])}
+            for source, table in pairs.groupby("source", sort=False)
+            for first in (0, 1)
+        ]
+        return cls(pairs, provenance, pd.DataFrame(rows))
+
+
+@measurement(
+    command="sensitivity distance",
+    examples=(
+        '--prompt "It was the best of times, it was the worst of times" --out distance.png',
+        "--prompts prompts.jsonl --control shuffled --control untrained --out distance.png",
+    ),
+    memory=lambda: distance_memory,
+    sweep=lambda: SWEPT,
+)
+def influence_by_distance(
+    model: TransformerBridge,
+    prompt: str | Prompt | Question | Sequence[str | Prompt | Question],
+    *,
+    queries: int | None = 16,
+    linearisation: str = "full",
+    method: str = "sketch",
+    cotangents: int = COTANGENTS,
+    controls: str | Sequence[str] = (),
+    seed: int = 0,
+    max_memory: int | None = None,
+    position: str | None = None,
+    progress: Progress | None = None,
+    **encoding: Unpack[EncodingOptions],
+) -> InfluenceByDistance:
+    """Norms ||d y_j / d v_i|| over pairs of tokens of a text, their medians by distance j - i, and the
+    law by which they fall.
+
+    Args:
+        prompt: a text, a `Prompt` or a task's question, or a list of them; intervals are over texts.
+        queries: how many positions j of each text, spread over its second half: every distance up to
+            half of the text is then measured from the same j. None: every j but the first.
+        linearisation, method, cotangents, max_memory: as in `ost.sensitivity`.
+        controls: "shuffled", the text's tokens in random order, and "untrained", random weights.
+        seed: seed of the cotangents, the order and the weights.
+        position: where a task's question is read, as in `collapse`.
+        progress: called as progress(done, total), in percent.
+
+    Raises `InputError` as `ost.sensitivity` does, for a text of fewer than four tokens, for an edit under
+    which a text's beginning is not computed as within it, and for an edit beside "untrained".
+    Cost: `queries` sensitivities of a text's beginnings, for each control once more. Source: docs/theory.md 2.
+    """
+    seed = whole_number("seed", seed)
+    count = None if queries is None else whole_number("queries", queries, 1)
+    names = [
+        checked_name("control", name, CONTROLS) for name in ([controls] if isinstance(controls, str) else controls)
+    ]
+    checked_name("linearisation", linearisation, LINEARISATIONS)
+    is_one = isinstance(prompt, str | Prompt | Question)
+    texts: Any = [prompt] if is_one else prompt
+    prompts = MitigatedPrompts.of("influence_by_distance", model, texts, None, position).prompts
+    if "untrained" in names:
+        require_no_edits("influence_by_distance", model, "an untrained model would not have it")
+    options: dict[str, Any] = {"method": method, "cotangents": cotangents, "max_memory": max_memory, "seed": seed}
+    provenance = Provenance.collect(
+        model,
+        linearisation=linearisation,
+        queries=count,
+        controls=names,
+        prompts={str(number): {"token_ids": one.ids.tolist()} for number, one in enumerate(prompts, start=1)},
+        **options,
+    )
+    tables = []
+    for index, source in enumerate([TEXT, *dict.fromkeys(names)]):
+        subject = untrained_model(model, "initialised", seed=seed) if source == "untrained" else model
+        subject_prompts = [one.shuffled(seed) for one in prompts] if source == "shuffled" else prompts
+        share = part_of(progress, index, index + 1, 1 + len(names), units=100) or False
+        settings: Any = options | {"linearisations": [linearisation], "progress": share}
+        tables.append(_pairs(subject, subject_prompts, count, settings).assign(source=source))
+    table: Frame = pd.concat(tables, ignore_index=True)
+    return InfluenceByDistance.of(table[["prompt", "source", *table.columns.drop(["prompt", "source"])]], provenance)
+
+
+def _pairs(model: TransformerBridge, prompts: Sequence[Prompt], count: int | None, options: dict[str, Any]) -> Frame:
+    """A row a pair of the texts: each query's sensitivity is that of the beginning which ends in it."""
+    places = [(number, query) for number, text in enumerate(prompts) for query in _queries(len(text.ids), count)]
+    beginnings = [_beginning(prompts[number], query) for number, query in places]
+    for number, text in enumerate(prompts):
+        # Of one position of each text it is shown that its beginning is computed as within the whole.
+        up_to_position(model, text, next(query for place, query in places if place == number))
+    measured = sensitivity(model, beginnings, **options)
+    tables = []
+    for (number, query), result in zip(places, measured, strict=True):
+        rows: Frame = result.frame
+        norms = {name: rows[f"frobenius_{name}"] for name in ("norm", "lower", "upper")}
+        of_pair = {"prompt": number + 1, "query": query, "position": rows["position"]}
+        columns = of_pair | {"distance": query - rows["position"], "kind": rows["method"].map(METHOD_KINDS)} | norms
+        tables.append(pd.DataFrame(columns).assign(relative=norms["norm"] / norms["norm"].iloc[-1]))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _queries(pos: int, count: int | None) -> list[int]:
+    if pos < SHORTEST:
+        raise InputError(f"influence_by_distance: expected texts of at least {SHORTEST} tokens, found {pos}")
+    first = 1 if count is None else pos // 2
+    return np.unique(np.linspace(first, pos - 1, pos - first if count is None else count).round().astype(int)).tolist()
+
+
+def _beginning(prompt: Prompt, query: int) -> Prompt:
+    origins = None if prompt.origins is None else prompt.origins[: query + 1]
+    return replace(prompt, ids=prompt.ids[: query + 1], tokens=prompt.tokens[: query + 1], origins=origins)
+
+
+def _law(pairs: Frame) -> dict[str, Any]:
+    """The fit of the pairs of one source, and its interval over texts."""
+    curves = _curves(pairs[pairs["position"] > 0])
+    # Beyond every window nothing reaches y_j: a law of the log ends there.
+    curves = curves[..., : np.append((curves == 0).any((0, 1)), True).argmax()]
+    distances = float(pairs["distance"].min()) + 1.0 + np.arange(curves.shape[-1])
+    row: dict[str, Any] = {"distances": curves.shape[-1], "texts": len(curves)}
+    values = np.nanmedian(curves, axis=(0, 1))
+    if len(values) < FEWEST:
+        return dict.fromkeys(("p", "low", "high", "beta", "gamma", "evidence"), np.nan) | {"verdict": "too few"} | row
+    law, decay = power_to_a_level(distances, values), fit_decay(distances, values)
+    row |= {"evidence": decay.evidence, "verdict": decay.verdict}
+    if law is None:
+        return dict.fromkeys(("p", "low", "high", "beta", "gamma"), np.nan) | row
+    low, high = _over_texts(curves, distances)
+    amplitude = float(np.exp(law.log_amplitude))
+    return {"p": law.rate, "low": low, "high": high, "beta": amplitude, "gamma": law.level} | row
+
+
+def _curves(pairs: Frame) -> Float[np.ndarray, "text query distance"]:
+    """`relative` of every query by distance, up to half of the shortest text; NaN where there is no such pair."""
+    longest = int(pairs.groupby("prompt")["query"].max().min()) // 2
+    reached = pairs[pairs["distance"] <= longest]
+    wide = reached.pivot_table(index=["prompt", "query"], columns="distance", values="relative")
+    by_text = [rows.to_numpy(dtype=float) for _, rows in wide.groupby(level="prompt")]
+    most = max(map(len, by_text))
+    return np.stack([np.pad(rows, ((0, most - len(rows)), (0, 0)), constant_values=np.nan) for rows in by_text])
+
+
+def _over_texts(
+    curves: Float[np.ndarray, "text query distance"], distances: Float[np.ndarray, " distance"]
+) -> tuple[float, float]:
+    """The 95% interval of p by the bootstrap: texts are drawn anew, and the law is fitted to their medians."""
+    texts = len(curves)
+    if texts < FEWEST_TEXTS:
+        return np.nan, np.nan
+    draws = np.random.default_rng(0).integers(texts, size=(_RESAMPLES, texts))
+    laws = [power_to_a_level(distances, np.nanmedian(curves[draw], axis=(0, 1))) for draw in draws]
+    rates = [np.nan if law is None else law.rate for law in laws]  # of one draw without a law there is no interval
+    wide = expanded(0.95, texts)
+    low, high = np.quantile(rates, [(1 - wide) / 2, (1 + wide) / 2])
+    return float(low), float(high)
+
+
+def distance_memory(
+    model: Unloaded,
+    pos: int,
+    *,
+    method: str = "sketch",
+    cotangents: int = COTANGENTS,
+    controls: str | Sequence[str] = (),
+) -> int:
+    """Bytes of the longest beginning's Jacobians, and of an untrained model."""
+    measured = sensitivity_memory(model, pos, method=method, cotangents=cotangents, linearisations=("full",))
+    if "untrained" not in ([controls] if isinstance(controls, str) else controls):
+        return measured
+    return max(measured + model.copy_bytes, drawing_bytes(model.shape.parameters, model.shape.element))
+
+
+SWEPT = Swept(
+    read=InfluenceByDistance.of,
+    options={"queries": None, "linearisation": None, "cotangents": None, **READ_POSITION},
+    draws=lambda options: "by seed",
+)

@@ -1,0 +1,107 @@
+"""All tokens of a text: influence by distance, and how alike their states are by layer and context length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from ostools.measure.collapse.homogenization import MODEL, UNTRAINED, TokenHomogenization
+from ostools.measure.jacobian.distance import TEXT, InfluenceByDistance
+from ostools.reporting.findings.all_tokens import distance_findings, homogenization_findings
+from ostools.reporting.forms import BAND, curve, log_rows
+from ostools.reporting.style import axes, draw, theme
+from ostools.results import Frame, frame_of
+
+_SUBJECTS = {TEXT: "text", "shuffled": "its tokens shuffled", "untrained": "random weights"}
+_HUES = {"text": "full", "its tokens shuffled": "frozen", "random weights": "none"}
+_MEASURED, _FITTED = "measured", "predicted"
+_DASHES = {_MEASURED: ("median, with its quartiles", [1, 0]), _FITTED: ("γ + β (r + 1)^-p", theme.DASHES["predicted"])}
+
+
+def distance_chart(result: InfluenceByDistance) -> Any:
+    """||d y_j / d v_i|| over that of i = j against r + 1, on log axes: medians with quartiles, and the fitted laws."""
+    medians: Frame = result.by_distance
+    rows = medians.assign(series=medians["source"].map(_SUBJECTS), quantity=_MEASURED, value=medians["median"])
+    names = [name for name in _HUES if name in set(rows["series"])]
+    rows = rows.drop(columns=["source", "median", "pairs"])
+    laws: Frame = result.laws
+    laws = laws[(laws["from_distance"] == 0) & laws["p"].notna()]
+    fits = [_fit(law) for law in laws.to_dict("records")]
+    rows, y = log_rows(
+        pd.concat([rows, *fits], ignore_index=True), "median of ‖∂y_j/∂v_i‖ / ‖∂y_j/∂v_j‖", ("low", "high")
+    )
+    rows = rows.assign(length=rows["distance"] + 1)
+    x = axes.length_axis(rows["length"], "distance + 1 (r + 1 = j − i + 1)", log=True)
+    hue = draw.hue("series", {name: _HUES[name] for name in names}, columns=3)
+    dash = draw.dashes(_DASHES, rows["quantity"])
+    fitted = rows["quantity"] == _FITTED
+    marks = curve(rows[~fitted], x, y, hue, dash=dash, bands=[BAND], points=8)
+    panel = draw.panel(marks + curve(rows[fitted], x, y, hue, dash=dash, width=2.2), 520, 300)
+    return draw.figure([[panel]], "Influence of a token by its distance", distance_findings(result)[:2])
+
+
+def _fit(law: dict[str, Any]) -> Frame:
+    r = np.arange(int(law["distances"]))
+    values = law["gamma"] + law["beta"] * (r + 1.0) ** -law["p"]
+    return pd.DataFrame({"distance": r, "series": _SUBJECTS[law["source"]], "quantity": _FITTED, "value": values})
+
+
+_ALL, _REST, _FIRST = "all tokens", "without the first token (of norms: the median)", "the first token alone"
+_PARTS = {_ALL: (_ALL, [1, 0]), _REST: (_REST, [6, 3]), _FIRST: (_FIRST, [1.5, 2.5])}
+_PANELS = {
+    "normalised_entropy": ("entropy / log of the most directions", "Matrix entropy"),
+    "effective_rank": ("effective rank", "Effective rank"),
+    "mean_cosine": ("mean cosine of pairs", "Mean cosine"),
+}
+
+
+def homogenization_chart(result: TokenHomogenization) -> Any:
+    """By layer: entropy, effective rank and cosine with and without the first token, norms, and the sink; pale lines are
+    shorter contexts."""
+    frame: Frame = frame_of(result)
+    longest = int(frame["tokens"].max())
+    sources = [name for name in (MODEL, UNTRAINED) if name in set(frame["source"])]
+    hue = draw.hue("series", {MODEL: "full", UNTRAINED: "none"} if len(sources) > 1 else {MODEL: "full"})
+    panels = [_likeness_panel(frame, column, *words, hue) for column, words in _PANELS.items()]
+    at_longest: Frame = frame[frame["tokens"] == longest]
+    norms, y = log_rows(_by_part(at_longest, {"first_norm": _FIRST, "rest_norm": _REST}), "L2 norm of v^(l)")
+    panels.append(_panel(norms, y, hue, "Norms of the states"))
+    if at_longest["sink_rate"].notna().any():
+        sink = _by_part(at_longest, {"sink_rate": _ALL}).dropna(subset=["value"])
+        panels.append(
+            _panel(sink, axes.share("share of heads"), hue, "Sink rate: heads with more than 0.3 on the first token")
+        )
+    options: dict[str, Any] = {"color": "shared", "strokeDash": "shared"}
+    title = f"How alike the states of {longest} tokens are, layer by layer"
+    return draw.figure(draw.in_rows(panels, 2), title, homogenization_findings(result)[:3], **options)
+
+
+def _by_part(frame: Frame, columns: dict[str, str]) -> Frame:
+    """One row a layer, context length, source and part of the tokens."""
+    parts = [
+        frame[["layer", "tokens"]].assign(series=frame["source"], value=frame[column], quantity=part)
+        for column, part in columns.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _likeness_panel(frame: Frame, column: str, axis: str, title: str, hue: Any) -> Any:
+    rows = _by_part(frame, {column: _ALL, f"rest_{column}": _REST})
+    rows = rows.assign(run=rows["tokens"])
+    low = min(0.0, float(rows["value"].min()))
+    y = axes.linear(axis) if column == "effective_rank" else axes.linear(axis, (low, 1))
+    return _panel(rows, y, hue, title)
+
+
+def _panel(rows: Frame, y: dict[str, Any], hue: Any, title: str) -> Any:
+    last = int(rows["layer"].max())
+    x = alt.X(
+        "layer:Q", **axes.linear("layer l", (0, max(last, 1)), grid=False, format="d", values=axes.whole_ticks(0, last))
+    )
+    dash = draw.dashes(_PARTS, _PARTS)
+    longest = rows["tokens"] == rows["tokens"].max()
+    marks = curve(rows[~longest], x, y, hue, dash=dash, width=0.8, opacity=0.4)
+    return draw.panel(marks + curve(rows[longest], x, y, hue, dash=dash), 300, 190, title)

@@ -1,0 +1,165 @@
+"""Influence by distance: the law of uniform attention in closed form, exact Jacobians of every pair, and the fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import ostools as ost
+from ostools import hooks
+from ostools.ground.errors import InputError
+from ostools.measure.jacobian import distance
+from ostools.measure.jacobian.distance import InfluenceByDistance
+from ostools.models import Prompt
+from tests.checkpoints import tiny_model
+
+TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24}
+IDS = [2, 40, 50, 60, 60, 61, 70, 80, 81, 90, 91, 33]
+N = len(IDS)
+
+
+def test_uniform_attention_has_no_distance_but_the_number_of_tokens() -> None:
+    """One block that attends evenly, to one token repeated: d y_j / d v_i = C / (j + 1) for every i < j, so that a query's
+    norms are all the same, and those of two queries are as 1 / (j + 1). What the token itself adds is no part of it."""
+    model = tiny_model("llama", seed=1, n_layers=1, dtype=torch.float64, **TINY)
+    with hooks.scale_scores(model, 0.0):
+        result = ost.influence_by_distance(
+            model, Prompt.from_ids(model, [50] * N), queries=None, linearisation="frozen", method="exact"
+        )
+    pairs: Any = result.frame
+    before = pairs[pairs["distance"] > 0]
+    assert len(before) == N * (N - 1) / 2
+    assert (before["norm"] * (before["query"] + 1)).to_numpy() == pytest.approx(
+        float(before["norm"].iloc[0]) * (before["query"].iloc[0] + 1), rel=1e-10
+    )
+    # So the median over all j - i = r is that of the middle query: it falls with r though no token is nearer.
+    medians: Any = result.by_distance.set_index("distance")
+    itself: Any = pairs[pairs["distance"] == 0].set_index("query")["norm"]
+    constant = float(before["norm"].iloc[0]) * (before["query"].iloc[0] + 1)
+    for r in range(1, N - 1):
+        expected = np.median([constant / (j + 1) / itself[j] for j in range(r + 1, N)])
+        assert medians.loc[r, "median"] == pytest.approx(expected, rel=1e-10)
+        assert medians.loc[r, "pairs"] == N - r - 1
+
+
+def test_queries_of_the_second_half_are_the_same_at_every_distance_of_the_fit() -> None:
+    """Even attention has no decay then: every distance but 0 has the same median."""
+    model = tiny_model("llama", seed=1, n_layers=1, dtype=torch.float64, **TINY)
+    with hooks.scale_scores(model, 0.0):
+        result = ost.influence_by_distance(
+            model, Prompt.from_ids(model, [50] * 40), queries=5, linearisation="frozen", method="exact"
+        )
+    medians: Any = result.by_distance
+    flat = medians[(medians["distance"] > 0) & (medians["distance"] < 20)]["median"].to_numpy()
+    assert flat == pytest.approx(flat[0], rel=1e-10)
+    laws: Any = result.laws
+    assert laws["p"].isna().all()
+    assert list(laws["verdict"]) == ["no decay", "no decay"] or "no decay" in laws["verdict"].iloc[1]
+
+
+def test_every_pair_against_the_jacobian_of_the_whole_text() -> None:
+    """Rows of one pass over the whole text, by torch's own autograd: what stands behind j does not matter."""
+    model = tiny_model("gemma3", seed=3, window=4, dtype=torch.float64, **TINY)
+    prompt = Prompt.from_ids(model, IDS)
+    frame: Any = ost.influence_by_distance(model, prompt, queries=None, method="exact").frame
+    found = frame.set_index(["query", "position"])
+    embedded = model.input_to_embed(torch.tensor([IDS]))[0].detach()
+
+    def all_y(stream: torch.Tensor) -> torch.Tensor:
+        with hooks.capture(model, "final_norm", detach=False) as record:
+            model(stream, start_at_layer=0)
+        return record["final_norm"][0]
+
+    with hooks.exact_arithmetic(model):
+        jacobian: Any = torch.autograd.functional.jacobian(all_y, embedded)
+    for (query, position), row in found.iterrows():
+        exact = float(jacobian[query, :, 0, position].norm())
+        assert row["norm"] == pytest.approx(exact, rel=1e-8)
+        assert row["distance"] == query - position
+        assert row["relative"] == pytest.approx(exact / float(jacobian[query, :, 0, query].norm()), rel=1e-8)
+
+
+def test_a_sketch_holds_the_exact_norms_in_its_intervals() -> None:
+    model = tiny_model("llama", seed=2, d_model=32, d_mlp=48)
+    prompt = Prompt.from_ids(model, IDS)
+    exact: Any = ost.influence_by_distance(model, prompt, queries=4, method="exact").frame
+    sketch: Any = ost.influence_by_distance(model, prompt, queries=4, cotangents=8).frame
+    held = (sketch["lower"] <= exact["norm"]) & (exact["norm"] <= sketch["upper"])
+    assert held.mean() >= 0.9
+    assert set(sketch["kind"]) == {"estimated"}
+    assert set(exact["kind"]) == {"measured"}
+
+
+def made(p: float, texts: int, noise: float, *, gamma: float = 0.0, seed: int = 0) -> InfluenceByDistance:
+    """The result of pairs that follow the law, each text with a rate of its own around p."""
+    rng, rows = np.random.default_rng(seed), []
+    for text in range(texts):
+        rate = p + noise * rng.normal()
+        for query in (64, 80, 96, 127):
+            r = np.arange(query + 1)
+            relative = gamma + (1 - gamma) * (r + 1.0) ** -rate
+            columns = {"prompt": text + 1, "source": "text", "query": query, "position": query - r, "distance": r}
+            rows.append(pd.DataFrame(columns | {"relative": relative}))
+    return InfluenceByDistance.of(pd.concat(rows, ignore_index=True), ost.results.Provenance.without_model())
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.01])
+def test_an_exact_law_is_found_with_its_level(gamma: float) -> None:
+    laws: Any = made(0.8, 2, 0.0, gamma=gamma).laws
+    assert laws["p"].to_numpy() == pytest.approx(0.8, rel=1e-6)
+    assert laws["gamma"].to_numpy() == pytest.approx(gamma, abs=1e-8)
+    assert laws["beta"].to_numpy() == pytest.approx(1 - gamma, rel=1e-6)
+    assert list(laws["distances"]) == [64, 63]
+
+
+def test_the_interval_is_over_texts_and_missing_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distance, "_RESAMPLES", 40)
+    law: Any = made(0.8, 8, 0.1).laws.iloc[0]
+    assert law["texts"] == 8
+    assert law["low"] < 0.8 < law["high"]
+    assert 0.05 < law["high"] - law["low"] < 0.4
+    assert made(0.8, 2, 0.1).laws[["low", "high"]].isna().all(axis=None)
+
+
+def test_controls_are_the_measurement_of_the_control_itself() -> None:
+    model = tiny_model("llama", seed=2, **TINY)
+    prompt = Prompt.from_ids(model, IDS)
+    frame: Any = ost.influence_by_distance(
+        model, prompt, queries=3, method="exact", controls=["shuffled", "untrained"], seed=5
+    ).frame
+    shuffled: Any = ost.influence_by_distance(model, prompt.shuffled(5), queries=3, method="exact", seed=5).frame
+    twin = ost.untrained_model(model, "initialised", seed=5)
+    untrained: Any = ost.influence_by_distance(twin, prompt, queries=3, method="exact", seed=5).frame
+    for source, alone in (("shuffled", shuffled), ("untrained", untrained)):
+        assert np.array_equal(frame[frame["source"] == source]["norm"], alone["norm"])
+
+
+def test_shuffled_keeps_what_is_not_the_texts() -> None:
+    model = tiny_model("llama", **TINY)
+    prompt = Prompt.from_ids(model, IDS)
+    shuffled = prompt.shuffled(1)
+    assert sorted(shuffled.ids.tolist()) == sorted(IDS)
+    assert shuffled.ids.tolist() != IDS
+    assert shuffled.tokens == Prompt.from_ids(model, shuffled.ids).tokens
+    text = ost.encode(model, "the cat sat on the mat and the dog")
+    again = text.shuffled(1)
+    fixed = [place for place, origin in enumerate(text.origins or ()) if origin != "text"]
+    assert fixed
+    assert all(text.ids[place] == again.ids[place] for place in fixed)
+    assert torch.equal(text.shuffled(1).ids, again.ids)
+    assert not torch.equal(text.shuffled(2).ids, again.ids)
+
+
+def test_refusals() -> None:
+    model = tiny_model("llama", **TINY)
+    prompt = Prompt.from_ids(model, IDS)
+    with pytest.raises(InputError, match="expected texts of at least 4 tokens, found 3"):
+        ost.influence_by_distance(model, Prompt.from_ids(model, IDS[:3]))
+    with pytest.raises(InputError, match="control"):
+        ost.influence_by_distance(model, prompt, controls=["shufled"])
+    with pytest.raises(InputError, match="expected a model without edits"), hooks.ablate_heads(model, [(0, 1)]):
+        ost.influence_by_distance(model, prompt, controls="untrained")
