@@ -23,7 +23,7 @@ TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24}
 def test_equal_tokens_without_positions_stay_equal_in_every_layer() -> None:
     """One token repeated, and rotations that turn no value: every layer's states are the same, whatever the weights."""
     model = tiny_model("llama", seed=2, dtype=torch.float64, **TINY)
-    frame = ost.token_homogenization(model, Prompt.from_ids(model, [50] * 9), contexts=[3, 9]).frame
+    frame: Any = ost.token_homogenization(model, Prompt.from_ids(model, [50] * 9), contexts=[3, 9]).frame
     embedded = frame[frame["layer"] == 0]
     assert (embedded["entropy"] == 0).all()
     assert (embedded["effective_rank"] == 1).all()
@@ -38,7 +38,7 @@ def test_the_sink_rate_of_a_constructed_pattern(weight: float, rate: float) -> N
     pattern = torch.eye(N) * (1 - weight)
     pattern[:, 0] += weight
     with hooks.replace_pattern(model, pattern.expand(1, 4, N, N)):
-        frame = ost.token_homogenization(model, Prompt.from_ids(model, IDS), contexts=[3, N]).frame
+        frame: Any = ost.token_homogenization(model, Prompt.from_ids(model, IDS), contexts=[3, N]).frame
     blocks = frame[frame["layer"] < 2]
     assert blocks["first_weight"].to_numpy() == pytest.approx(weight, abs=1e-7)
     assert (blocks["sink_rate"] == rate).all()
@@ -88,7 +88,7 @@ def test_a_shorter_context_is_the_text_cut_there_and_the_twin_is_an_untrained_mo
 
 def test_contexts_double_from_eight_to_the_text() -> None:
     model = tiny_model("llama", **TINY)
-    frame = ost.token_homogenization(model, Prompt.from_ids(model, list(range(2, 22)))).frame
+    frame: Any = ost.token_homogenization(model, Prompt.from_ids(model, list(range(2, 22)))).frame
     assert list(dict.fromkeys(frame["tokens"])) == [8, 16, 20]
 
 

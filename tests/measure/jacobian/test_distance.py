@@ -122,7 +122,7 @@ def test_the_interval_is_over_texts_and_missing_of_two(monkeypatch: pytest.Monke
     assert law["texts"] == 8
     assert law["low"] < 0.8 < law["high"]
     assert 0.05 < law["high"] - law["low"] < 0.4
-    assert made(0.8, 2, 0.1).laws[["low", "high"]].isna().all(axis=None)
+    assert made(0.8, 2, 0.1).laws[["low", "high"]].isna().to_numpy().all()
 
 
 def test_controls_are_the_measurement_of_the_control_itself() -> None:
