@@ -8,7 +8,7 @@ Cost: an elementwise operation at each place; for integers one more forward pass
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, get_args
 
 import torch
@@ -20,7 +20,7 @@ from ostools.hooks.capture import capture
 from ostools.hooks.errors import HookError, RangeError
 from ostools.hooks.lock import model_block
 from ostools.hooks.precision import SIXTEEN_BITS
-from ostools.hooks.register import HookBody, Order, attached
+from ostools.hooks.register import Order, attached
 from ostools.hooks.sites import available_sites, points
 
 FLOATS: Mapping[str, torch.dtype] = {
@@ -41,7 +41,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 @model_block
 def rounded(
     model: TransformerBridge,
-    part: Literal["residual", "kv"],
+    part: Literal["residual", "once", "kv"],
     format: Format,
     *,
     calibration: Int[Tensor, "batch pos"] | None = None,
@@ -50,7 +50,9 @@ def rounded(
 
     Args:
         part: "residual" rounds v^(0), ..., v^(L), which are stored between blocks (z, between attention and MLP, is not
-            stored). "kv" rounds keys after RoPE, and values, as a cache stores them.
+            stored). "once" rounds v^(0) of each token alone, or its v^(1) where the format holds v^(0) already, as that of
+            an embedding which is stored in it: what the later layers make of one rounding. "kv" rounds keys after RoPE, and
+            values, as a cache stores them.
         format: bfloat16, float16, float8_e4m3fn, float8_e5m2: the nearest representable number, ties to even. int8, int4:
             scale * k with a whole number |k| <= 127 or 7 (`stored`). Each channel (a coordinate of the residual stream or of a
             head) has a scale, which is the same for every token.
@@ -74,7 +76,10 @@ def rounded(
         raise HookError(f"rounded: format {format!r} {need}")
     places = _places(model, part, format)
     scales = {} if calibration is None else _scales(model, places, calibration, format)
-    placements = [(point, _body(format, scales.get(place), place), Order.EDIT) for place, point in places.items()]
+    bodies = {place: _body(format, scales.get(place), place) for place in places}
+    if part == "once":
+        bodies = _first_that_changes(bodies)
+    placements = [(point, bodies[place], Order.EDIT) for place, point in places.items()]
     with attached(placements, kind="rounded"):
         yield
 
@@ -135,12 +140,15 @@ def _require_within(x: Tensor, largest: float, format: str, what: str) -> None:
 
 
 Place = tuple[str, int]  # a site and a layer
+Rounding = Callable[[Tensor], Tensor]
 
 
 def _places(model: TransformerBridge, part: str, format: str) -> dict[Place, HookPoint]:
     """The hook points of a part, by site and layer."""
     last = int(model.cfg.n_layers) - 1
-    if part == "residual":
+    if part == "once":
+        layers_by_site = {"residual_pre": [0], "residual_post": [0]}
+    elif part == "residual":
         layers_by_site = {"residual_pre": None, "residual_post": [last]}  # a block's output is the next one's input
     else:
         sites = available_sites(model)
@@ -181,7 +189,20 @@ def _scales(
     return scales
 
 
-def _body(format: str, scale: Tensor | None, place: Place) -> HookBody:
+def _first_that_changes(bodies: Mapping[Place, Rounding]) -> dict[Place, Rounding]:
+    """Of two places, in the order of the pass, the second rounds the tokens of which the first changed nothing."""
+    (first, round_first), (second, round_second) = bodies.items()
+    changed: list[Tensor] = []
+
+    def at_first(tensor: Tensor) -> Tensor:
+        rounded_tensor = round_first(tensor)
+        changed[:] = [(rounded_tensor != tensor).any(-1, keepdim=True)]
+        return rounded_tensor
+
+    return {first: at_first, second: lambda tensor: torch.where(changed[0], tensor, round_second(tensor))}
+
+
+def _body(format: str, scale: Tensor | None, place: Place) -> Rounding:
     where = f"{place[0]} of layer {place[1]}"
 
     def body(tensor: Tensor) -> Tensor:

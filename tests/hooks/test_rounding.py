@@ -253,3 +253,26 @@ def test_an_overflow_in_the_pass_names_its_place(tokens: Tokens) -> None:
     ):
         model(tokens)
     assert hooks.active_edits(model) == ()
+
+
+def test_once_rounds_v0_or_of_a_token_whose_v0_the_format_holds_v1() -> None:
+    """Against passes from rounded streams: nothing but that one rounding differs."""
+    model = tiny_model("llama", seed=5, fresh=True)
+    ids = torch.tensor([[3, 40, 50, 60]])
+    with torch.no_grad():
+        model.W_E[[40, 60]] = stored(model.W_E[[40, 60]], "bfloat16")
+        with hooks.capture(model, "residual_pre", "final_norm") as record, hooks.rounded(model, "once", "bfloat16"):
+            model(ids)
+        streams, y = dict(record["residual_pre"]), record["final_norm"]
+        embedded = model.W_E[ids[0]][None]
+        start = stored(embedded, "bfloat16")
+        assert torch.equal(streams[0], start)
+        assert (streams[0] == embedded).all(-1)[0].tolist() == [False, True, False, True]
+        with hooks.capture(model, "residual_pre") as record:
+            model(start, start_at_layer=0)
+        first = record["residual_pre"][1]
+        expected = torch.where((start == embedded).all(-1, keepdim=True), stored(first, "bfloat16"), first)
+        assert torch.equal(streams[1], expected)
+        with hooks.capture(model, "final_norm") as record:
+            model(expected, start_at_layer=1)
+        assert torch.equal(record["final_norm"], y)

@@ -1,7 +1,8 @@
 """Precisions by name: a model cast whole, or one part of it stored in few bits and computed with in float32.
 
 Casting ("bfloat16") rounds what is stored and how it is computed. "bfloat16-weights", "-residual" and "-kv" round what is
-stored alone, one part at a time: which of them hides a pair is then a measurement (Section 4, "Quantisation")."""
+stored alone, one part at a time: which of them hides a pair is then a measurement (Section 4, "Quantisation").
+"bfloat16-once" is one rounding at the start: its noise after every layer is what the model makes of it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from ostools.theory.distances import spacing, steps_between
 
 Vectors = Float[Tensor, "*batch d"]
 
-PARTS = ("weights", "residual", "kv")
+PARTS = ("weights", "residual", "once", "kv")
 DYNAMIC = "dynamic"
 _OF_WEIGHTS = ("weights", DYNAMIC)
 AS_GIVEN = "given"
@@ -43,7 +44,7 @@ class Precision:
     name: str
     dtype: torch.dtype
     format: Format | None = None
-    part: Literal["weights", "residual", "kv", "dynamic"] | None = None
+    part: Literal["weights", "residual", "once", "kv", "dynamic"] | None = None
     eager: bool = False
 
     @classmethod

@@ -1,4 +1,4 @@
-"""All tokens of a text: influence by distance, and how alike their states are by layer and context length."""
+"""All tokens of a text: influence by distance, how alike their states are by layer, and what a rounding becomes by layer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import numpy as np
 import pandas as pd
 
 from ostools.measure.collapse.homogenization import MODEL, UNTRAINED, TokenHomogenization
+from ostools.measure.collapse.result import Collapse
+from ostools.measure.collapse.verdicts import Reading
 from ostools.measure.jacobian.distance import TEXT, InfluenceByDistance
-from ostools.reporting.findings.all_tokens import distance_findings, homogenization_findings
+from ostools.reporting.findings.all_tokens import distance_findings, growth_findings, homogenization_findings
+from ostools.reporting.findings.collapse import main_pair
 from ostools.reporting.forms import BAND, curve, log_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame, frame_of
@@ -105,3 +108,41 @@ def _panel(rows: Frame, y: dict[str, Any], hue: Any, title: str) -> Any:
     longest = rows["tokens"] == rows["tokens"].max()
     marks = curve(rows[~longest], x, y, hue, dash=dash, width=0.8, opacity=0.4)
     return draw.panel(marks + curve(rows[longest], x, y, hue, dash=dash), 300, 190, title)
+
+
+_PAIR = "distance of the pair, float64"
+_GROWTH = {"float64_distance": _PAIR, "noise": "noise in v", "pair_noise": "noise in the difference v - v*"}
+_LOOKS = {_PAIR: [1, 0], "noise in v": [1.5, 2.5], "noise in the difference v - v*": [6, 3]}
+
+
+def growth_chart(result: Collapse) -> Any:
+    """By layer, at the shortest and the longest length: the pair's float64 distance, and the noise of each dtype in v itself
+    and in the difference, all relative to ||v^(l)||. Where the noise of the difference is above the distance, it hides it."""
+    table: Frame = Reading("residual", "vector", "l2").of(result.measured(), every_layer=True)
+    table = table[table["pair"] == main_pair(result)]
+    table = table[table["relative"] > 0]  # of a pair that is the same in v^(0) the size of v^(0) is not stored
+    means: Frame = table.groupby(["dtype", "length", "layer"], as_index=False, sort=False)[
+        [*_GROWTH, "mean", "relative"]
+    ].mean()
+    size = means["mean"] / means["relative"]
+    parts = [
+        means[["length", "layer"]].assign(
+            value=means[column] / size,
+            quantity=quantity,
+            series=means["dtype"] if column != "float64_distance" else _PAIR,
+        )
+        for column, quantity in _GROWTH.items()
+    ]
+    rows, y = log_rows(pd.concat(parts, ignore_index=True).drop_duplicates(), "relative to ‖v^(l)‖")
+    hue = draw.hue("series", {name: theme.INK if name == _PAIR else name for name in dict.fromkeys(rows["series"])})
+    dash = draw.dashes({name: (name, look) for name, look in _LOOKS.items()}, rows["quantity"])
+    first, last = int(rows["layer"].min()), int(rows["layer"].max())
+    x = alt.X(
+        "layer:Q", **axes.linear("layer l", (first, last), grid=False, format="d", values=axes.whole_ticks(first, last))
+    )
+    panels = [
+        draw.panel(curve(rows[rows["length"] == length], x, y, hue, dash=dash), 300, 220, f"{length} items")
+        for length in dict.fromkeys((int(rows["length"].min()), int(rows["length"].max())))
+    ]
+    title = f"What a rounding becomes, layer by layer, {frame_of(result)['task'].iloc[0]}"
+    return draw.figure([panels], title, growth_findings(result), color="shared", strokeDash="shared")

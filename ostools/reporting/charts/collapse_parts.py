@@ -12,6 +12,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, Reading
 from ostools.measure.passes.precisions import Precision
+from ostools.reporting.charts.all_tokens import growth_chart
 from ostools.reporting.charts.collapse import PAIRS, collapse_chart
 from ostools.reporting.findings.collapse import main_pair, overflow_sentence, vectors_at
 from ostools.reporting.forms import curve, gradient, heat, log_rows, panel_grid
@@ -30,6 +31,8 @@ def collapse_result_chart(result: Collapse) -> Any:
     """
     reading, layers = result.reading, set(result.frame["layer"])
     if len(layers) > 1:
+        if any(Precision.of_name(name).part == "once" for name in set(result.frame["dtype"])):
+            return growth_chart(result)
         reading_options = {} if reading is None else {"per": reading.per, "norm": reading.norm}
         return collapse_layers_chart(result, **reading_options)
     if reading is not None:
@@ -107,6 +110,7 @@ PARTS = {
     "eager": "whole model cast, attention's scores rounded",
     "weights": "weights stored, float32 arithmetic",
     "residual": "residual stream stored, float32 arithmetic",
+    "once": "v^(0) rounded once, float32 arithmetic",
     "kv": "keys and values stored, float32 arithmetic",
     "dynamic": "weights and activations multiplied as integers",
 }

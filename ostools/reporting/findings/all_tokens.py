@@ -1,4 +1,4 @@
-"""Sentences on all tokens of a text: how influence falls with distance, and how alike their states are."""
+"""Sentences on all tokens of a text: how influence falls with distance, how alike their states are, what a rounding becomes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import math
 
 from ostools.ground.words import number
 from ostools.measure.collapse.homogenization import MODEL, UNTRAINED, TokenHomogenization
+from ostools.measure.collapse.result import Collapse
+from ostools.measure.collapse.verdicts import Reading
 from ostools.measure.jacobian.distance import TEXT, InfluenceByDistance
+from ostools.reporting.findings.collapse import main_pair
 from ostools.results import Frame, Row, frame_of
 
 PUBLISHED = "0.7 to 0.9"
@@ -74,5 +77,28 @@ def homogenization_findings(result: TokenHomogenization) -> list[str]:
         least = untrained["rest_normalised_entropy"]
         sentences.append(
             f"With random weights and without the first token it is from {least.min():.0%} to {least.max():.0%} in all layers."
+        )
+    return sentences
+
+
+def growth_findings(result: Collapse) -> list[str]:
+    """Of the longest length: how much a rounding grew from the first layer that has one to the last, and where it hides the
+    pair."""
+    table: Frame = Reading("residual", "vector", "l2").of(result.measured(), every_layer=True)
+    table = table[(table["pair"] == main_pair(result)) & (table["length"] == table["length"].max())]
+    sentences = []
+    for dtype, rows in table[table["noise"] > 0].groupby("dtype", sort=False):
+        means: Frame = rows.groupby("layer")[["noise", "pair_noise", "float64_distance", "mean", "relative"]].mean()
+        apart: Frame = means[means["float64_distance"] > 0]
+        share = apart["noise"] * apart["relative"] / apart["mean"]
+        hidden = [str(layer) for layer in apart[apart["pair_noise"] > apart["float64_distance"]].index]
+        overtaken = (
+            f"above the pair's distance at layers {', '.join(hidden)}"
+            if hidden
+            else "below the pair's distance at every layer"
+        )
+        sentences.append(
+            f"{dtype}, {int(table['length'].iloc[0])} items: the noise in v is {number(share.iloc[0])} of ||v^(l)|| at layer "
+            f"{share.index[0]} and {number(share.iloc[-1])} at layer {share.index[-1]}; that of the difference is {overtaken}."
         )
     return sentences

@@ -8,12 +8,13 @@ import pandas as pd
 import pytest
 import torch
 
-from ostools import tasks
+from ostools import hooks, tasks
 from ostools.ground.errors import InputError
+from ostools.hooks.rounding import stored
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import as_rows, from_rows
 from ostools.mitigations import Mitigation, SlidingWindow
-from ostools.models import encode
+from ostools.models import encode, view_in
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.measure.collapse.test_collapse import select
 from tests.sets import quick
@@ -114,3 +115,21 @@ def test_layers_come_back_out_of_stored_rows() -> None:
     for name in ("layer", "float64_distance", "next_token"):
         with pytest.raises(InputError, match=f"found rows without {name}, as an earlier version stored them"):
             from_rows(found.frame.drop(columns=name), found.provenance)
+
+
+def test_the_noise_of_once_is_one_rounding_of_v0_carried_through_the_layers() -> None:
+    model = tiny_model("gemma", seed=2, n_layers=3)
+    found = collapse(model, "figure-5a", lengths=[5], dtypes=["bfloat16-once"], layers="all")
+    ids = encode(model, tasks.figure_5a().text(5)).ids
+    exact = view_in(model, torch.float64)
+    streams = []
+    with torch.no_grad(), hooks.exact_arithmetic(exact):
+        embedded = exact.input_to_embed(ids[None])[0]
+        for start in (embedded, stored(embedded.float(), "bfloat16").double()):
+            with hooks.capture(exact, "residual_post") as record:
+                exact(start, start_at_layer=0)
+            streams.append([start, *(record["residual_post"][layer] for layer in range(3))])
+    rows: Any = select(found.frame, site="residual", per="vector", norm="l2").set_index("layer")
+    for layer, (plain, moved) in enumerate(zip(*streams, strict=True)):
+        assert rows.loc[layer, "noise"] == pytest.approx(float((plain - moved)[0, -1].norm()), rel=1e-2)
+    assert rows["noise"].iloc[0] > 0
