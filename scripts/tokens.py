@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ostools as ost
-from ostools.experiments.position import PASSAGES
+from ostools.measure.profiles.position_effect import PASSAGES
 
 ROOT = Path(__file__).parents[1]
 STORE = ROOT / "artefacts" / "tokens"
