@@ -31,7 +31,7 @@ ON, OFF, LOW, NO_SWITCH = "on", "off", "low effort", "no switch"
 """What a provenance says about thinking. low effort: for a template that grades its effort and cannot switch it off."""
 
 _CHAT = ("chat", "system", "thinking", "dated")
-PROMPT_PROVENANCE = (*_CHAT, "markers_as_text", "markers_as_tokens", "bos", "bos_not_added", "left_out")
+PROMPT_PROVENANCE = (*_CHAT, "markers_as_text", "markers_as_tokens", "bos", "bos_not_added", "left_out", "shuffled")
 """The names in `Chat.provenance` and `Prompt.provenance`."""
 
 _MESSAGE, _SYSTEM = "\ue000", "\ue001"  # of private use: in no template, and no blanks that one would strip

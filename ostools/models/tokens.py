@@ -81,6 +81,7 @@ class Prompt:
         chosen_bos: `bos=` of `encode`; None: the tokenizer's own way, or a prompt that is no plain text.
         bos_not_added: the tokenizer's BOS, as text, where it has one and by itself puts none before a text; None elsewhere.
         left_out: what the tokenizer puts behind a text (its EOS), as texts. It is not in the prompt.
+        order: the seed by which `shuffled` put its tokens in another order; None: in their own.
     """
 
     text: str | None
@@ -94,6 +95,7 @@ class Prompt:
     chosen_bos: bool | None = None
     bos_not_added: str | None = None
     left_out: tuple[str, ...] = ()
+    order: int | None = None
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -104,6 +106,7 @@ class Prompt:
             "bos": self.chosen_bos,
             "bos_not_added": self.bos_not_added,
             "left_out": self.left_out or None,
+            "shuffled": self.order,
         }
         chat_values = {} if self.chat is None else self.chat.provenance
         return chat_values | {name: value for name, value in values.items() if value is not None}
@@ -118,7 +121,7 @@ class Prompt:
         order = torch.arange(len(self.ids))
         order[places] = places[torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))]
         tokens = tuple(self.tokens[place] for place in order.tolist())
-        return replace(self, text=None, ids=self.ids[order], tokens=tokens)
+        return replace(self, text=None, ids=self.ids[order], tokens=tokens, order=seed)
 
     @classmethod
     def from_chat_text(cls, model: TransformerBridge, text: str) -> Prompt:

@@ -159,6 +159,7 @@ def sensitivity(
     position: int | Position | None = None,
     logit: str | int | Sequence[str | int] | None = None,
     mitigation: Mitigation | str | None = None,
+    shuffled: int | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> Sensitivity | Sensitivities:
@@ -196,6 +197,7 @@ def sensitivity(
             difference of their logits. Each is a text that is one token, or an id. Exact, in one pass.
         mitigation: a `mitigations.Mitigation` or its name with options. It has to change every prompt
             or a logit of it, or it is refused.
+        shuffled: a seed: the text's tokens stand in random order, a control that leaves no syntax.
         progress: called as progress(done, total), in percent, after each block of rows.
     """
     if linearisations is None:
@@ -210,10 +212,19 @@ def sensitivity(
     is_one = isinstance(prompt, str | Prompt | Question)
     prompts: Any = [prompt] if is_one else prompt
     mitigated = MitigatedPrompts.of("sensitivity", model, prompts, mitigation, position)
+    if shuffled is not None:
+        mitigated = _shuffled(mitigated, whole_number("shuffled", shuffled))
     results = _of_each(model, mitigated, options, position, logit, progress)
     return (
         results[0] if is_one else Sensitivities(*join_results(results, ("runs", "position", "read_at", "next_tokens")))
     )
+
+
+def _shuffled(mitigated: MitigatedPrompts, seed: int) -> MitigatedPrompts:
+    """The prompts with their texts' tokens in random order; `InputError` for a task's question, which is none then."""
+    if any(question is not None for question in mitigated.questions):
+        raise InputError("shuffled: expected a text, found a task's question: of shuffled tokens nothing is asked")
+    return replace(mitigated, prompts=tuple(prompt.shuffled(seed) for prompt in mitigated.prompts))
 
 
 def _method(method: Method, cotangents: int, accuracy: float | None) -> tuple[Method, float]:

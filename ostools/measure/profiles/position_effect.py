@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Int
 
 from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError, short_repr
@@ -38,7 +39,7 @@ KINDS = ("facts", "code", "digits", "story")
 NATURAL = ("facts", "code", "story")
 """The kinds whose tokens differ from place to place: there, position is not confounded with repetition."""
 THIRDS = ("start", "middle", "end")
-MODEL, UNTRAINED = "model", "untrained"
+MODEL, UNTRAINED, SHUFFLED = "model", "untrained", "shuffled"
 FEWEST_PASSAGES = 3
 """A standard error of fewer passages says nothing."""
 
@@ -62,8 +63,8 @@ They were written for this project, so that no model was trained on them."""
 class PositionEffect(Result):
     """Sensitivity by position, over passages that were rotated through the prompt.
 
-    `frame`, one row a token in a rotation of a passage: source ("model", or "untrained": the same architecture before
-    training), passage (its number), passage_kind, rotation (0, 1, 2), third, position (in the text, from 0), text_position
+    `frame`, one row a token in a rotation of a passage: source ("model"; "untrained": the same architecture before
+    training; "shuffled": the model on the passages' tokens in random order), passage (its number), passage_kind, rotation (0, 1, 2), third, position (in the text, from 0), text_position
     (where the token stands in the passage as it was written), token_id, token, kind ("measured" or "estimated"), norm
     (Frobenius norm of d y / d v_i^(0)).
     """
@@ -111,6 +112,7 @@ def position_effect(
     method: Method = "auto",
     cotangents: int = COTANGENTS,
     untrained: bool = True,
+    shuffled: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> PositionEffect:
@@ -124,6 +126,7 @@ def position_effect(
         linearisation, method, cotangents, seed: as in `ost.sensitivity`.
         untrained: whether `ost.untrained_model(model, "initialised")` is measured on the same prompts. What it shows too was
             not learnt. It needs the memory of a second model.
+        shuffled: whether the model is measured on the passages' tokens in random order too, a control without syntax.
         progress: called as progress(done, total), in percent.
 
     Raises `InputError` for fewer than three passages, a passage that is too short, a length that is no multiple of three, an
@@ -139,14 +142,19 @@ def position_effect(
     rotations = _rotated(model, passage_list, tokens)
     options: dict[str, Any] = {"method": method, "cotangents": cotangents, "seed": seed}
     settings: dict[str, Any] = {"passages": len(passage_list), "own_texts": texts is not None, "tokens": tokens}
-    settings |= {"linearisation": linearisation, "untrained": untrained, **options}
-    subjects = {MODEL: model}
+    settings |= {"linearisation": linearisation, "untrained": untrained, "shuffled": shuffled, **options}
+    subjects = {MODEL: (model, rotations)}
     if untrained:  # first: it may not fit into memory
-        subjects[UNTRAINED] = untrained_model(model, "initialised", seed=seed)
+        subjects[UNTRAINED] = untrained_model(model, "initialised", seed=seed), rotations
+    if shuffled:
+        subjects[SHUFFLED] = (
+            model,
+            _rotated(model, passage_list, tokens, order=np.random.default_rng(seed).permutation(tokens)),
+        )
     tables = []
-    for index, (source, subject) in enumerate(subjects.items()):
+    for index, (source, (subject, prompts)) in enumerate(subjects.items()):
         options["progress"] = part_of(progress, index, index + 1, len(subjects), units=100) or False
-        table = _norms(subject, rotations, linearisations=[linearisation], **options)
+        table = _norms(subject, prompts, linearisations=[linearisation], **options)
         table.insert(0, "source", source)
         tables.append(table)
     return PositionEffect(pd.concat(tables, ignore_index=True), Provenance.collect(model, **settings))
@@ -172,8 +180,10 @@ def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Pa
     return [available[place] for place in sorted(in_turn[:passage_count])]
 
 
-def _rotated(model: TransformerBridge, passages: Sequence[Passage], tokens: int) -> list[tuple[Prompt, dict[str, Any]]]:
-    """Three prompts a passage, each with the columns that its rows have before any is measured.
+def _rotated(
+    model: TransformerBridge, passages: Sequence[Passage], tokens: int, order: Int[np.ndarray, " pos"] | None = None
+) -> list[tuple[Prompt, dict[str, Any]]]:
+    """Three prompts a passage, its tokens in this order, each with the columns that its rows have before any is measured.
 
     A prompt: special tokens, the rotated text, and the passage's next token, whose y is read.
     """
@@ -192,6 +202,8 @@ def _rotated(model: TransformerBridge, passages: Sequence[Passage], tokens: int)
                 f"position_effect: expected more than {tokens} tokens in passage {number}, found {len(ids)}: ask for "
                 "fewer tokens"
             )
+        if order is not None:
+            ids[:tokens] = [ids[place] for place in order]
         for turn in range(3):
             shift = turn * tokens // 3
             text = [*ids[shift:tokens], *ids[:shift], ids[tokens]]

@@ -27,8 +27,12 @@ QUANTITY_WORDS = {
 _LEVEL = 0.05
 _RANGES = 3
 """Ranges of layers in one sentence."""
-_SUBJECTS = {"model": "The model", "untrained": "The same architecture before training"}
-"""By the names of `measure.profiles.position_effect.MODEL` and `UNTRAINED`."""
+_SUBJECTS = {
+    "model": "The model",
+    "untrained": "The same architecture before training",
+    "shuffled": "With tokens shuffled",
+}
+"""By the names of `measure.profiles.position_effect.MODEL`, `UNTRAINED` and `SHUFFLED`."""
 
 
 # --- ablation

@@ -163,3 +163,15 @@ def test_refusals() -> None:
         ost.influence_by_distance(model, prompt, controls=["shufled"])
     with pytest.raises(InputError, match="expected a model without edits"), hooks.ablate_heads(model, [(0, 1)]):
         ost.influence_by_distance(model, prompt, controls="untrained")
+
+
+def test_a_shuffled_sensitivity_is_that_of_the_shuffled_tokens() -> None:
+    model = tiny_model("llama", seed=2, **TINY)
+    prompt = Prompt.from_ids(model, IDS)
+    found, alone = ost.sensitivity(model, prompt, shuffled=3), ost.sensitivity(model, prompt.shuffled(3))
+    assert found.frame.equals(alone.frame)
+    assert found.provenance.token_ids == tuple(prompt.shuffled(3).ids.tolist())
+    assert found.provenance.parameters["shuffled"] == 3
+    question = ost.tasks.questions("count-ones", lengths=[3])[0]
+    with pytest.raises(InputError, match="shuffled: expected a text, found a task's question"):
+        ost.sensitivity(model, question, shuffled=3)

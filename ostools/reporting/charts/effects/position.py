@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from ostools.measure.profiles.position_effect import MODEL, THIRDS, UNTRAINED, PositionEffect
+from ostools.measure.profiles.position_effect import MODEL, SHUFFLED, THIRDS, UNTRAINED, PositionEffect
 from ostools.reporting.findings.effects import contrast_words
 from ostools.reporting.forms import BAND, curve, log_rows
 from ostools.reporting.style import axes, draw
 from ostools.results import Frame, frame_of
 
-NAMES = {MODEL: "the model", UNTRAINED: "untrained (same architecture)"}
+NAMES = {MODEL: "the model", UNTRAINED: "untrained (same architecture)", SHUFFLED: "the model, tokens shuffled"}
+_HUES = {MODEL: "full", UNTRAINED: "none", SHUFFLED: "frozen"}
 _POSITION_WIDTH, _POSITION_HEIGHT = 620, 260
 
 
@@ -33,8 +34,7 @@ def position_layers(result: PositionEffect, width: int, height: int) -> Any:
 
 def _position_panel(result: PositionEffect, width: int, height: int, titles: tuple[str, str]) -> Any:
     curves, y = log_rows(position_curves(result), titles[1], ("low", "high"))
-    names = [NAMES[source] for source in dict.fromkeys(curves["source"])]
-    hue = draw.hue("series", dict(zip(names, ("full", "none"), strict=False)))
+    hue = draw.hue("series", {NAMES[source]: _HUES[source] for source in dict.fromkeys(curves["source"])})
     count = int(curves["position"].max()) + 1
     x = axes.length_axis(curves["position"], titles[0], "position", log=False)
     edges = [mark for third in (1, 2) for mark in draw.line_at("x", "position", third * count / 3 - 0.5)]
