@@ -11,18 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
-from ostools.ground.names import METHOD_KINDS, checked_name
+from ostools.ground.lens import TransformerBridge
+from ostools.ground.names import METHOD_KINDS, Linearisation, Method, Position
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
-from ostools.measure.jacobian.linearise import LINEARISATIONS
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.jacobian.sensitivity import sensitivity
@@ -43,7 +42,7 @@ from ostools.theory.statistics.intervals import FEWEST as FEWEST_TEXTS
 from ostools.theory.statistics.intervals import expanded
 
 TEXT = "text"
-CONTROLS = ("shuffled", "untrained")
+Control = Literal["shuffled", "untrained"]
 """The same tokens in random order; the same text, random weights."""
 SHORTEST = 4
 """Tokens of a text that has a pair of tokens beside the first one, and a distance more."""
@@ -113,13 +112,13 @@ def influence_by_distance(
     prompt: str | Prompt | Question | Sequence[str | Prompt | Question],
     *,
     queries: int | None = 16,
-    linearisation: str = "full",
-    method: str = "sketch",
+    linearisation: Linearisation = "full",
+    method: Method = "sketch",
     cotangents: int = COTANGENTS,
-    controls: str | Sequence[str] = (),
+    controls: Control | Sequence[Control] = (),
     seed: int = 0,
     max_memory: int | None = None,
-    position: str | None = None,
+    position: Position | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> InfluenceByDistance:
@@ -142,10 +141,7 @@ def influence_by_distance(
     """
     seed = whole_number("seed", seed)
     count = None if queries is None else whole_number("queries", queries, 1)
-    names = [
-        checked_name("control", name, CONTROLS) for name in ([controls] if isinstance(controls, str) else controls)
-    ]
-    checked_name("linearisation", linearisation, LINEARISATIONS)
+    names = [controls] if isinstance(controls, str) else list(dict.fromkeys(controls))
     is_one = isinstance(prompt, str | Prompt | Question)
     texts: Any = [prompt] if is_one else prompt
     prompts = MitigatedPrompts.of("influence_by_distance", model, texts, None, position).prompts
@@ -161,7 +157,7 @@ def influence_by_distance(
         **options,
     )
     tables = []
-    for index, source in enumerate([TEXT, *dict.fromkeys(names)]):
+    for index, source in enumerate([TEXT, *names]):
         subject = untrained_model(model, "initialised", seed=seed) if source == "untrained" else model
         subject_prompts = [one.shuffled(seed) for one in prompts] if source == "shuffled" else prompts
         share = part_of(progress, index, index + 1, 1 + len(names), units=100) or False

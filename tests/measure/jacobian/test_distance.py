@@ -159,8 +159,9 @@ def test_refusals() -> None:
     prompt = Prompt.from_ids(model, IDS)
     with pytest.raises(InputError, match="expected texts of at least 4 tokens, found 3"):
         ost.influence_by_distance(model, Prompt.from_ids(model, IDS[:3]))
-    with pytest.raises(InputError, match="control"):
-        ost.influence_by_distance(model, prompt, controls=["shufled"])
+    wrong: Any = ["shufled"]
+    with pytest.raises(InputError, match="controls"):
+        ost.influence_by_distance(model, prompt, controls=wrong)
     with pytest.raises(InputError, match="expected a model without edits"), hooks.ablate_heads(model, [(0, 1)]):
         ost.influence_by_distance(model, prompt, controls="untrained")
 
