@@ -5,13 +5,15 @@ files.
 `distances`: Theorem 4.2's distances, the units of a dtype, and the lengths at which it hides a
 pair. `profiles`: shares, the test for a U, and profiles of many texts. `lemmas`: the lemmas and
 propositions, as functions that read as their statements. `decoder`: one decoder in pure torch.
-`positions`: its positions. `fits`: the law by which a distance falls. `intervals`: of a mean over
+`positions`: its positions.
+`homogenization`: how alike the tokens of a text are. `fits`: the law by which a distance falls. `intervals`: of a mean over
 seeds, of a share of right answers, of a rank correlation. `estimates`: norms from random
 cotangents.
 """
 
 from ostools.theory import decoder as decoder
 from ostools.theory import distances as distances
+from ostools.theory import homogenization as homogenization
 from ostools.theory import lemmas as lemmas
 from ostools.theory import path_sum as bounds
 from ostools.theory import positions as positions
@@ -26,6 +28,7 @@ __all__ = [
     "distances",
     "estimates",
     "fits",
+    "homogenization",
     "intervals",
     "lemmas",
     "positions",

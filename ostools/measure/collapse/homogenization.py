@@ -15,10 +15,11 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
+from ostools.ground.names import Position
 from ostools.ground.whole_numbers import whole_number, whole_numbers
 from ostools.hooks.sites import unknown_inside
 from ostools.measure.attention.heads import SINK
@@ -84,7 +85,7 @@ def token_homogenization(
     contexts: Iterable[int] | None = None,
     untrained: bool = False,
     seed: int = 0,
-    position: str | None = None,
+    position: Position | None = None,
     mitigation: Mitigation | str | None = None,
     **encoding: Unpack[EncodingOptions],
 ) -> TokenHomogenization:

@@ -1,6 +1,6 @@
 """How the influence of a token falls with its distance: ||d y_j / d v_i|| over pairs of tokens, by r = j - i.
 
-    G(r) = median over j of ||d y_j / d v_(j-r)|| / ||d y_j / d v_j||  ~  gamma + beta (r + 1)^-p
+    G(r) = median over j of ||d y_j / d v_(j-r)||        G(r) / G(0)  ~  gamma + beta (r + 1)^-p
 
 What a causal model does at j knows of no later token: the row of j is the sensitivity of the text's beginning that ends there.
 So each query costs a sketch of its beginning, half as much as pulling it back through the whole text, and every one has the
@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Literal, Unpack
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools.ground.errors import InputError
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import METHOD_KINDS, Linearisation, Method, Position
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
@@ -54,8 +54,7 @@ class InfluenceByDistance(Result):
     """One row a pair of tokens i <= j.
 
     Columns: prompt (its number), source ("text", or of a control "shuffled", "untrained"), query (j), position (i), distance
-    (j - i), kind ("measured" or "estimated"), norm (||d y_j / d v_i^(0)||_F), lower, upper (95% interval of an estimate),
-    relative (norm over that of i = j: 1 at distance 0).
+    (j - i), kind ("measured" or "estimated"), norm (||d y_j / d v_i^(0)||_F), lower, upper (95% interval of an estimate).
 
     `laws`: gamma + beta (r + 1)^-p fitted to the medians of `by_distance` in the log, one row a source and first distance (0,
     or 1: without the token itself): p with its interval low to high over texts (bootstrap; missing of fewer than three texts,
@@ -70,9 +69,10 @@ class InfluenceByDistance(Result):
 
     @property
     def by_distance(self) -> Frame:
-        """By source and distance, without the pairs of the first token, a sink: pairs, median of `relative`, its quartiles."""
-        table: Frame = self.frame
-        groups = table[table["position"] > 0].groupby(["source", "distance"], sort=False)["relative"]
+        """By source and distance, without the pairs of the first token, a sink: pairs, and of their norms the median and the
+        quartiles low and high, over the median of distance 0."""
+        table: Frame = pd.concat([_relative(rows) for _, rows in self.frame.groupby("source", sort=False)])
+        groups = table[table["position"] > 0].groupby(["source", "distance"], sort=False)["norm"]
         columns = {"pairs": groups.size(), "median": groups.median()}
         columns |= {name: groups.quantile(part) for name, part in (("low", 0.25), ("high", 0.75))}
         return pd.DataFrame(columns).reset_index().sort_values(["source", "distance"], ignore_index=True)
@@ -92,7 +92,8 @@ class InfluenceByDistance(Result):
         """The result of measured pairs, with its laws. Cost: some 200 fits a law, 1 or 2 seconds."""
         rows = [
             {"source": source, "from_distance": first, **_law(table[table["distance"] >= first])}
-            for source, table in pairs.groupby("source", sort=False)
+            for source, rows in pairs.groupby("source", sort=False)
+            for table in (_relative(rows),)
             for first in (0, 1)
         ]
         return cls(pairs, provenance, pd.DataFrame(rows))
@@ -141,7 +142,7 @@ def influence_by_distance(
     """
     seed = whole_number("seed", seed)
     count = None if queries is None else whole_number("queries", queries, 1)
-    names = [controls] if isinstance(controls, str) else list(controls)
+    names = [controls] if isinstance(controls, str) else list(dict.fromkeys(controls))
     is_one = isinstance(prompt, str | Prompt | Question)
     texts: Any = [prompt] if is_one else prompt
     prompts = MitigatedPrompts.of("influence_by_distance", model, texts, None, position).prompts
@@ -157,7 +158,7 @@ def influence_by_distance(
         **options,
     )
     tables = []
-    for index, source in enumerate([TEXT, *dict.fromkeys(names)]):
+    for index, source in enumerate([TEXT, *names]):
         subject = untrained_model(model, "initialised", seed=seed) if source == "untrained" else model
         subject_prompts = [one.shuffled(seed) for one in prompts] if source == "shuffled" else prompts
         share = part_of(progress, index, index + 1, 1 + len(names), units=100) or False
@@ -181,7 +182,7 @@ def _pairs(model: TransformerBridge, prompts: Sequence[Prompt], count: int | Non
         norms = {name: rows[f"frobenius_{name}"] for name in ("norm", "lower", "upper")}
         of_pair = {"prompt": number + 1, "query": query, "position": rows["position"]}
         columns = of_pair | {"distance": query - rows["position"], "kind": rows["method"].map(METHOD_KINDS)} | norms
-        tables.append(pd.DataFrame(columns).assign(relative=norms["norm"] / norms["norm"].iloc[-1]))
+        tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -195,6 +196,11 @@ def _queries(pos: int, count: int | None) -> list[int]:
 def _beginning(prompt: Prompt, query: int) -> Prompt:
     origins = None if prompt.origins is None else prompt.origins[: query + 1]
     return replace(prompt, ids=prompt.ids[: query + 1], tokens=prompt.tokens[: query + 1], origins=origins)
+
+
+def _relative(pairs: Frame) -> Frame:
+    """The pairs of one source with norms over the median of a token's own."""
+    return pairs.assign(norm=pairs["norm"] / pairs["norm"][pairs["distance"] == 0].median())
 
 
 def _law(pairs: Frame) -> dict[str, Any]:
@@ -217,10 +223,10 @@ def _law(pairs: Frame) -> dict[str, Any]:
 
 
 def _curves(pairs: Frame) -> Float[np.ndarray, "text query distance"]:
-    """`relative` of every query by distance, up to half of the shortest text; NaN where there is no such pair."""
+    """The norms of every query by distance, up to half of the shortest text; NaN where there is no such pair."""
     longest = int(pairs.groupby("prompt")["query"].max().min()) // 2
     reached = pairs[pairs["distance"] <= longest]
-    wide = reached.pivot_table(index=["prompt", "query"], columns="distance", values="relative")
+    wide = reached.pivot_table(index=["prompt", "query"], columns="distance", values="norm")
     by_text = [rows.to_numpy(dtype=float) for _, rows in wide.groupby(level="prompt")]
     most = max(map(len, by_text))
     return np.stack([np.pad(rows, ((0, most - len(rows)), (0, 0)), constant_values=np.nan) for rows in by_text])
@@ -247,7 +253,7 @@ def distance_memory(
     *,
     method: str = "sketch",
     cotangents: int = COTANGENTS,
-    controls: Control | Sequence[Control] = (),
+    controls: str | Sequence[str] = (),
 ) -> int:
     """Bytes of the longest beginning's Jacobians, and of an untrained model."""
     measured = sensitivity_memory(model, pos, method=method, cotangents=cotangents, linearisations=("full",))

@@ -63,10 +63,10 @@ They were written for this project, so that no model was trained on them."""
 class PositionEffect(Result):
     """Sensitivity by position, over passages that were rotated through the prompt.
 
-    `frame`, one row a token in a rotation of a passage: source ("model"; "untrained": the same architecture before
-    training; "shuffled": the model on the passages' tokens in random order), passage (its number), passage_kind, rotation (0-2),
-    third, position (in the text, from 0), text_position (where the token stands in the passage as it was written), token_id,
-    token, kind ("measured" or "estimated"), norm (Frobenius norm of d y / d v_i^(0)).
+    `frame`, one row a token in a rotation of a passage: source ("model"; "untrained": the same architecture before training;
+    "shuffled": the model on the passages' tokens in random order), passage (its number), passage_kind, rotation (0, 1, 2),
+    third, position (in the text, from 0), text_position (where the token stands in the passage as it was written, or shuffled),
+    token_id, token, kind ("measured" or "estimated"), norm (Frobenius norm of d y / d v_i^(0)).
     """
 
     @property

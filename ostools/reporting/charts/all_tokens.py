@@ -25,7 +25,7 @@ _DASHES = {_MEASURED: ("median, with its quartiles", [1, 0]), _FITTED: ("γ + β
 
 
 def distance_chart(result: InfluenceByDistance) -> Any:
-    """||d y_j / d v_i|| over that of i = j against r + 1, on log axes: medians with quartiles, and the fitted laws."""
+    """||d y_j / d v_i|| over the median of i = j against r + 1, on log axes: medians with quartiles, and the fitted laws."""
     medians: Frame = result.by_distance
     rows = medians.assign(series=medians["source"].map(_SUBJECTS), quantity=_MEASURED, value=medians["median"])
     names = [name for name in _HUES if name in set(rows["series"])]
@@ -34,7 +34,7 @@ def distance_chart(result: InfluenceByDistance) -> Any:
     laws = laws[(laws["from_distance"] == 0) & laws["p"].notna()]
     fits = [_fit(law) for law in laws.to_dict("records")]
     rows, y = log_rows(
-        pd.concat([rows, *fits], ignore_index=True), "median of ‖∂y_j/∂v_i‖ / ‖∂y_j/∂v_j‖", ("low", "high")
+        pd.concat([rows, *fits], ignore_index=True), "median of ‖∂y_j/∂v_i‖ / that of i = j", ("low", "high")
     )
     rows = rows.assign(length=rows["distance"] + 1)
     x = axes.length_axis(rows["length"], "distance + 1 (r + 1 = j − i + 1)", log=True)

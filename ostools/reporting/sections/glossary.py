@@ -1,4 +1,4 @@
-"""Twelve terms as reports, charts and the documentation use them.
+"""Terms as reports, charts and the documentation use them.
 
 `python -m scripts.glossary` writes docs/glossary.md of them.
 """
@@ -112,5 +112,32 @@ GLOSSARY = (
         "such as a comma after every third digit, and a hint in the prompt.",
         "Section 4, “A simple solution to representational collapse”; Figure 2 (b)",
         "theory.md#section-7",
+    ),
+    Term(
+        "Matrix entropy",
+        "The entropy of the squared singular values of the matrix of all tokens' states in a layer, over their sum: 0 where "
+        "all tokens are one vector. A layer where it is low is called a compression valley (arXiv 2510.06477).",
+        "",
+        "theory.md#section-4",
+    ),
+    Term(
+        "Effective rank",
+        "The exponential of the entropy of the singular values themselves: in how many directions the tokens of a layer "
+        "differ, from 1 to their number (Roy and Vetterli 2007).",
+        "",
+        "theory.md#section-4",
+    ),
+    Term(
+        "Massive activation",
+        "A token, as a rule the first, whose state is many times longer than the others' (arXiv 2510.06477).",
+        "",
+        "theory.md#section-4",
+    ),
+    Term(
+        "Sink rate",
+        "The share of a block's heads that put more than 0.3 of their attention on the first token, in the mean over later "
+        "queries. Of one head it is the share of its queries (arXiv 2410.10781).",
+        "",
+        "theory.md#section-4",
     ),
 )
