@@ -19,10 +19,10 @@ from typing import Any, ClassVar, Literal, Unpack, cast
 
 import pandas as pd
 import torch
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import mitigations, tasks
 from ostools.ground.errors import InputError, short_repr
+from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_name
 from ostools.ground.out_of_memory import chunk, in_smaller_chunks
 from ostools.ground.progress import Progress, part_of

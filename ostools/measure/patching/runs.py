@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
-from transformer_lens.model_bridge import TransformerBridge
 
 from ostools import hooks
+from ostools.ground.lens import HookPoint, TransformerBridge
 from ostools.ground.progress import Progress, tell
 from ostools.hooks.register import HookBody, Order, attached
 from ostools.hooks.sites import points

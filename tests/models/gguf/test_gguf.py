@@ -18,7 +18,7 @@ import ostools as ost
 from ostools.cli.verbs.listings import checked_route
 from ostools.ground.errors import InputError
 from ostools.models import describe, load_model
-from ostools.models.files import gguf_cache
+from ostools.models.files import gguf, gguf_cache
 from ostools.models.files.gguf_cache import PackagedModel
 from ostools.models.files.gguf_format.header import read_header
 from tests.models.gguf.write import stands_for, write_gguf
@@ -62,7 +62,7 @@ def test_a_second_load_reads_the_cache(tmp_path: Path, monkeypatch: pytest.Monke
     first = load_model(write_gguf(tmp_path / "a.gguf", "llama"), dtype="float32", device="cpu")(IDS)
     moved = Path(shutil.move(tmp_path / "a.gguf", tmp_path / "b.gguf"))
     with monkeypatch.context() as gone:
-        gone.setattr(gguf_cache, "read_model", lambda *_: pytest.fail("converted again"))
+        gone.setattr(gguf, "read_model", lambda *_: pytest.fail("converted again"))
         gone.setattr(importlib.util, "find_spec", lambda name: None)
         assert torch.equal(load_model(moved, dtype="float32", device="cpu")(IDS), first)
     write_gguf(moved, "llama", seed=1)
@@ -126,7 +126,7 @@ def test_a_file_is_known_by_its_first_bytes(name: str, tmp_path: Path) -> None:
 def test_the_route_is_said_from_the_header_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a file, and of a folder with one; what cannot be loaded is refused in one line, as `load_model` refuses it."""
     file = write_gguf(tmp_path / "a.gguf", "llama")
-    monkeypatch.setattr(gguf_cache, "read_model", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr(gguf, "read_model", lambda *_: pytest.fail("weights were read"))
     for place in (file, tmp_path):
         assert checked_route(str(place)) == [
             f"a.gguf: llama, Q8_0, {sum(read_header(file).sizes):,} weights; its tokenizer puts <bos> in front of a text.",
