@@ -16,7 +16,7 @@ from transformers import DynamicCache
 from ostools import hooks
 from ostools.hooks import UPCAST_PARTS
 from ostools.models import view_in
-from ostools.models.precision.scores import FLOAT32_SCORES
+from ostools.models.lens.attention import FLOAT32_SCORES
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.sets import quick
 

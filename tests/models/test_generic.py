@@ -18,7 +18,7 @@ from ostools.measure.bounds.variants import undescribed
 from ostools.measure.jacobian.sensitivity import jacobian
 from ostools.measure.passes.last_tokens import Unembedding
 from ostools.measure.passes.output import Output
-from ostools.models.generic.bridge import block_notes
+from ostools.models.generic.notes import block_notes
 from tests.checkpoints import write_tokenizer
 from tests.generic_models import generic_model
 from tests.sets import quick
