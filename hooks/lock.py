@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -31,12 +32,12 @@ _POLL = 0.02  # seconds between two looks at a lock that another thread holds
 _GUARD = threading.RLock()
 
 
+@dataclass(eq=False)
 class _Lock:
     """Owner of one model now: a thread, and its blocks from the outermost inwards."""
 
-    def __init__(self) -> None:
-        self.owner: threading.Thread | None = None
-        self.blocks: list[object] = []
+    owner: threading.Thread | None = None
+    blocks: list[object] = field(default_factory=list)
 
 
 _LOCKS: WeakKeyDictionary[TransformerBridge, _Lock] = WeakKeyDictionary()

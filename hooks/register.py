@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import count
 from typing import Any
@@ -58,38 +58,32 @@ class Edit:
     block: int
 
 
+@dataclass(eq=False)
 class ModuleHook:
     """A torch hook of this package on a whole module: of `upcast`, whose weights have no hook point, or an observer (no edit).
 
     `undo` is called when the hook is removed.
     """
 
-    def __init__(
-        self,
-        body: Callable[..., object],
-        block: int,
-        edit: Edit | None = None,
-        undo: Callable[[], object] | None = None,
-    ) -> None:
-        self.body = body
-        self.block = block
-        self.edit = edit
-        self.undo = undo
+    body: Callable[..., object]
+    block: int
+    edit: Edit | None = None
+    undo: Callable[[], object] | None = None
 
     def __call__(self, *args: object) -> object:
         return self.body(*args)
 
 
+@dataclass(eq=False)
 class _AttachedHook:
     """One hook at one point. Calls the body, checks what it returns, and remembers that it ran."""
 
-    def __init__(self, body: HookBody, kind: str | None, order: Order, block: int) -> None:
-        self.body = body
-        self.kind = kind
-        self.order = order
-        self.block = block
-        self.thread = threading.current_thread()
-        self.fired = False
+    body: HookBody
+    kind: str | None
+    order: Order
+    block: int
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+    fired: bool = False
 
     def __call__(self, tensor: Tensor, hook: HookPoint) -> Tensor | None:
         if threading.current_thread() is not self.thread:
@@ -198,8 +192,10 @@ def _own_hook(function: Callable[..., object]) -> _AttachedHook | ModuleHook | N
         return function
     if getattr(function, "__module__", "") != _HOOK_POINTS:
         return None
-    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    return next((content for content in cells if isinstance(content, _AttachedHook)), None)
+    for cell in getattr(function, "__closure__", None) or ():
+        if isinstance(cell.cell_contents, _AttachedHook):
+            return cell.cell_contents
+    return None
 
 
 def _put_in_order(point: HookPoint) -> None:

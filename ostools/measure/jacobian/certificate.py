@@ -9,7 +9,7 @@ holds them. No derivative is taken, so that an error in autograd, in a backward 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -247,16 +247,6 @@ def _place(model: TransformerBridge, layer: int) -> tuple[str, int]:
     return ("residual_pre", layer) if layer < last else ("residual_post", last - 1)
 
 
-def _imposed(
-    model: TransformerBridge, layer: int, stream: Float[Tensor, "row pos d_model"]
-) -> AbstractContextManager[None]:
-    """`stream` as v^(layer), whatever an edit there would make of it; at the embeddings a pass starts with it anyway."""
-    if layer == 0:
-        return nullcontext()
-    name, block = _place(model, layer)
-    return attached([(points(model, name, [block])[block], lambda _: stream, Order.OBSERVE)])
-
-
 def last_tokens(
     model: TransformerBridge,
     streams: Float[Tensor, "row pos d_model"],
@@ -266,12 +256,15 @@ def last_tokens(
 ) -> Float[Tensor, "row d_model"]:
     """y_n from every moved v^(layer). Of `held`, each row's choice is held at the values of the prompt itself."""
     rows_at_once = max(1, _SQUARES // (int(model.cfg.n_heads) * streams.shape[1] ** 2))
-    last_rows = []
+    last_rows, (site, block) = [], _place(model, layer)
+    edited_points = points(model, site, [block]).values() if layer else ()
     with torch.no_grad(), hooks.capture(model, "final_norm") as record:
         for start in range(0, len(streams), rows_at_once):
             part = streams[start : start + rows_at_once]
             imposing = held.imposing(choices[start : start + rows_at_once]) if held else nullcontext()
-            with imposing, _imposed(model, layer, part):
+            # Whatever an edit there would make of it; at the embeddings a pass starts with it anyway.
+            placements = [(point, lambda _, part=part: part, Order.OBSERVE) for point in edited_points]
+            with imposing, attached(placements):
                 run_from(model, part, min(layer, int(model.cfg.n_layers) - 1), no_logits(model))
             last_rows.append(record["final_norm"][:, -1])
     return torch.cat(last_rows)
