@@ -84,7 +84,7 @@ BOS_CHOSEN = {
 }
 
 
-@pytest.mark.parametrize("line", quick(BOS_CHOSEN, "attention", "bounds --variant local"))
+@pytest.mark.parametrize("line", quick(BOS_CHOSEN, "attention", "bounds --variants local"))
 def test_a_bos_is_chosen_of_a_text(run, thinker: str, line: str) -> None:
     """A tokenizer that adds it: `--bos` changes nothing, and stands in the provenance."""
     plain = _result(run, thinker, f"{line} --prompt 'The 11'")["provenance"]
