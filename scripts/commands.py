@@ -295,7 +295,7 @@ def _kind(hint: Any) -> dict[str, Any]:
     several = {"many": True} if lists else {}
     several |= {"one": True} if lists and len(parts) > len(lists) else {}
     words = {"words": list(words_of(hint))} if str in map(type, words_of(hint)) else {}
-    if TransformerBridge in classes:
+    if any(issubclass(part, TransformerBridge) for part in classes):
         return {"kind": "model"}
     if tasks := classes & {Task, CollapseTask, AppendixTask}:
         return {"kind": "repeating" if tasks == {CollapseTask} else "pairs" if CollapseTask in tasks else "task"}

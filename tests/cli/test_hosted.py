@@ -77,7 +77,7 @@ def test_a_server_is_asked(run, no_model: None, tmp_path: Path, monkeypatch: pyt
 
 
 REFUSED = [
-    ("evaluate prompts --figure 5", "known are 2, 3, 4, 6, 7"),
+    ("evaluate prompts --figure 5", "--figure: expected 2, 3, 4, 6, 7, all, found '5'"),
     ("evaluate prompts --figure 2 --seeds 0", "no seeds and no panels"),
     ("evaluate prompts --out prompts.csv", ".jsonl"),
     ("evaluate prompts --task copy-last --mitigation sliding-window:window=3", "only rewrites prompts"),
