@@ -9,7 +9,7 @@
     ost.profile(profile).plot()                    # which tokens matter; is it a U?
     ost.spectra(model, "...", measured=profile)    # Lemma B.6, B.7, Proposition 5.2 on the real patterns
     ost.collapse(model, ost.tasks.figure_5a(), lengths=range(1, 257)).plot()
-    ost.corpus(model, "texts.jsonl", out="corpus")  # the same of many texts
+    ost.corpus(model, "texts.jsonl", cells="corpus")  # the same of many texts
     ost.report(model, out="report.html")
     ost.reproduce(model, out="paper")              # every claim of the paper: its words, what was measured, the verdict
 

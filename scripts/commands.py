@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,26 +19,47 @@ from typing import Any
 import ostools.measure
 import ostools.paper
 import ostools.sweep  # noqa: F401 -- the measurements of these rooms put themselves into RECORDS
+from ostools import measure, models
+from ostools.cli.commands import SUPPLIED
 from ostools.cli.verbs import composed, hosted, listings, pages, sweeps
-from ostools.ground.arguments import full_signature
-from ostools.ground.names import LINEARISATIONS
+from ostools.ground import names
+from ostools.ground.arguments import full_hints, full_signature, is_list, parts_of, words_of
+from ostools.ground.lens import TransformerBridge
+from ostools.ground.progress import Progress
 from ostools.measure import attention, attention_difference, bounds, collapse, faithfulness, profile, sensitivity
-from ostools.measure.ablation.questions import MEASURES
-from ostools.measure.faithfulness.deletion import WAYS, faithfulness_memory
+from ostools.measure.collapse import verdicts
+from ostools.measure.faithfulness.deletion import faithfulness_memory
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.measurement import RECORDS, MeasurementRecord
-from ostools.measure.patching.runs import SITES
 from ostools.measure.position import POSITIONS
-from ostools.measure.study.verdicts import ABOUT
-from ostools.models import encode
+from ostools.mitigations import Mitigation
+from ostools.models import Prompt, encode
 from ostools.models.tokens import EncodingOptions
-from ostools.models.untrained import KINDS
 from ostools.paper.figures.answering import figure_2, figure_2_memory
 from ostools.paper.figures.counting import figure_3, figure_3_memory, figure_4
 from ostools.paper.figures.figure5 import figure_5, figure_5_memory
 from ostools.paper.figures.synthetic import figure_8, figure_9
+from ostools.tasks import AppendixTask, CollapseTask, Task
+from ostools.tasks.questions import Question
+from ostools.theory import distances
 
 Function = Callable[..., Any]
+FOR_TYPE_CHECKERS: dict[str, Any] = {
+    **vars(measure),
+    **vars(models),
+    **vars(names),
+    **vars(verdicts),
+    **vars(distances),
+    "Mitigation": Mitigation,
+    "Progress": Progress,
+    "Question": Question,
+    "TransformerBridge": TransformerBridge,
+    "Task": Task,
+    "CollapseTask": CollapseTask,
+    "Path": Path,
+    "Sequence": Sequence,
+}
+"""Names in annotations of `ostools.cli`, which imports at run time only what a command needs."""
 _LONG = 20
 """Numbers of a default that a help does not list."""
 FILE = Path(__file__).parents[1] / "ostools" / "cli" / "commands.json"
@@ -59,19 +81,6 @@ VERBS = {
     "doctor": "Say what this installation has, and what is missing.",
 }
 """The fourteen verbs, in the order of `ostools --help`."""
-CHOICES: Mapping[str, tuple[str, Sequence[str]]] = {
-    "linearisation": ("linearisation", LINEARISATIONS),
-    "linearisations": ("linearisation", LINEARISATIONS),
-    "kinds": ("kind of untrained model", KINDS),
-    "untrained": ("kind of untrained model", KINDS),
-    "ways": ("way", WAYS),
-    "position": ("position", POSITIONS),
-    "ablate measures": ("measure", MEASURES),
-    "ablate patch what": ("what", tuple(SITES)),
-    "mitigate measures": ("measure", ABOUT),
-}
-"""Parameters whose names are known without a model: how they are called, and which they are; after the command's name where
-that decides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +101,7 @@ class Declared:
     hosted: str | None = None
     of_questions: Sequence[str] = ()
     loads_model: bool = False
+    runs_model: bool = False
     draws: bool = True
     measures: bool = True
 
@@ -131,9 +141,9 @@ DECLARED = (
         name="collapse",
         function=composed.collapse,
         examples=[
-            "--task figure-5a --lengths 1:512 --dtype bfloat16 --out x.html",
+            "--task figure-5a --lengths 1:512 --dtypes bfloat16 --out x.html",
             "--task figure-5c --layers all --out layers.png",
-            '--prompt "Once upon a time" --item " and" --no-bos --dtype int8-kv',
+            '--prompt "Once upon a time" --item " and" --no-bos --dtypes int8-kv',
         ],
         lines_of=[collapse],
         options_of={collapse: []},
@@ -146,6 +156,7 @@ DECLARED = (
         lines_of=[attention, attention_difference],
         options_of={encode: ["model", "text"]},
         loads_model=True,
+        runs_model=True,
     ),
     Declared(
         name="evaluate prompts",
@@ -166,7 +177,7 @@ DECLARED = (
     _figure(2, figure_2, "--lengths 10:600 --out figure2.pdf", figure_2_memory),
     _figure(3, figure_3, "--answers answers.jsonl --out figure3.pdf", figure_3_memory),
     _figure(4, figure_4, "--seeds 0 --lengths 5:50 --out x.pdf", figure_3_memory),
-    _figure(5, figure_5, "--panel b --site y --norm l2 --out figure5.pdf", figure_5_memory),
+    _figure(5, figure_5, "--panels b --site y --norm l2 --out figure5.pdf", figure_5_memory),
     _figure(6, figure_3, "--model google/gemma-7b --seeds 0,1 --out figure6.pdf", figure_3_memory),
     _figure(7, figure_4, "--seeds 0 --lengths 5:50 --out x.pdf", figure_3_memory),
     _figure(8, figure_8, "--block pre-ln --out figure8.pdf"),
@@ -175,6 +186,7 @@ DECLARED = (
         "reproduce",
         pages.reproduce,
         *("--out paper", "--figures 5,9 --out figures", "--recipe examples/gemma-7b.yaml --out gemma"),
+        runs_model=True,
     ),
     _unmeasured("sweep run", sweeps.run, "examples/sweep.yaml --out sweep --workers 2"),
     _unmeasured("sweep results", sweeps.results, "sweep --out table.csv"),
@@ -184,11 +196,12 @@ DECLARED = (
         "",
         '--model ./my-model --prompt "The capital of France is" --out x.html',
         "--model embedded --model embedded-short --out both.html",
-        "--section collapse --section precision --lengths 1:128",
+        "--sections collapse,precision --lengths 1:128",
         "--run sweep --out sweep.html",
         options_of={encode: ["model", "text"]},
+        runs_model=True,
     ),
-    _unmeasured("explore", pages.explore, '--prompt "The capital of France is" --port 8765'),
+    _unmeasured("explore", pages.explore, '--prompt "The capital of France is" --port 8765', runs_model=True),
     _unmeasured("list models", listings.models),
     _unmeasured("list tasks", listings.tasks),
     _unmeasured("list mitigations", listings.mitigations),
@@ -214,22 +227,20 @@ def _command(name: str, declared: Mapping[str, Any]) -> dict[str, Any]:
     function: Function = declared["function"]
     summary, description, _ = _parts(inspect.getdoc(inspect.unwrap(function)) or "")
     parameters = list(_all_parameters(function, declared.get("options_of", {}), declared["lines_of"]))
-    names = [parameter["name"] for parameter in parameters]
-    choices = {key: CHOICES.get(key) or CHOICES.get(f"{name} {key}") for key in names}
     fields = {
         "name": name,
         "function": _target(function),
         "summary": summary,
         "description": description,
         "parameters": parameters,
-        **{key: declared.get(key) for key in ("examples", "defaults", "renamed", "python_only", "fixed", "hosted")},
+        **{key: declared.get(key) for key in ("examples", "defaults", "python_only", "fixed", "hosted")},
         "of_questions": declared["of_questions"],
-        "choices": {key: [choice[0], list(choice[1])] for key, choice in choices.items() if choice},
         "memory": "" if declared["memory"] is None else _target(declared["memory"]),
     }
-    flags = {key: declared[key] for key in ("loads_model", "draws", "measures") if key in declared}
+    runs_model = declared.get("runs_model", False) or any(parameter["kind"] == "model" for parameter in parameters)
+    fields |= {"runs_model": runs_model, "loads_model": declared.get("loads_model", False)}
     fields = {key: value for key, value in fields.items() if value}
-    return fields | {key: value for key, value in flags.items() if value != (key != "loads_model")}
+    return fields | {key: False for key in ("draws", "measures") if not declared.get(key, True)}
 
 
 def _target(function: Function) -> str:
@@ -242,18 +253,31 @@ def _all_parameters(
     """The function's own parameters, then those of the functions that its `**options` are handed to."""
     borrowed = [_lines(source) for source in lines_of]
     seen: set[str] = set()
+    kinds: set[str] = set()
     for source, hidden in {function: (), **options_of}.items():
-        lines = _lines(source)
+        lines, hints = _lines(source), _hints(source)
         for parameter in full_signature(source).parameters.values():
             is_written_out = parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
             if is_written_out and parameter.name not in {*seen, *hidden}:
                 seen.add(parameter.name)
                 line = next((known[parameter.name] for known in (lines, *borrowed) if parameter.name in known), "")
-                yield _parameter(parameter, line)
+                fields = _parameter(parameter, hints[parameter.name], line)
+                if (
+                    fields["kind"] == "prompt" and "prompt" in kinds
+                ):  # the first is the prompt, others are texts beside it
+                    fields = {"name": parameter.name, "kind": "text", "default": None, "line": line}
+                kinds.add(fields["kind"])
+                yield fields
 
 
-def _parameter(parameter: inspect.Parameter, line: str) -> dict[str, Any]:
-    fields: dict[str, Any] = {"name": parameter.name, "annotation": _written(parameter.annotation)}
+def _hints(function: Function) -> dict[str, Any]:
+    is_verb = function.__module__.startswith("ostools.cli")
+    return full_hints(function, FOR_TYPE_CHECKERS if is_verb else None)
+
+
+def _parameter(parameter: inspect.Parameter, hint: Any, line: str) -> dict[str, Any]:
+    name = parameter.name
+    fields: dict[str, Any] = {"name": name, "kind": "supplied"} if name in SUPPLIED else {"name": name, **_kind(hint)}
     if parameter.default is parameter.empty:
         fields["required"] = True
     elif (default := _plain(parameter.default)) is not parameter.empty:
@@ -262,10 +286,32 @@ def _parameter(parameter: inspect.Parameter, line: str) -> dict[str, Any]:
     return fields | ({} if parameter.kind is parameter.KEYWORD_ONLY else {"by_place": True})
 
 
-def _written(annotation: Any) -> str:
-    if isinstance(annotation, type):
-        return annotation.__name__
-    return "" if annotation is inspect.Parameter.empty else str(annotation)
+def _kind(hint: Any) -> dict[str, Any]:
+    """What a command line reads for an annotation: the kind of value, its words, and whether there are several."""
+    parts = [part for part in parts_of(hint) if part is not type(None)]
+    lists = [part for part in parts if is_list(part)]
+    items = {item for part in lists for item in parts_of(typing.get_args(part)[0])}
+    classes = {part for part in {*parts, *items} if isinstance(part, type)}
+    several = {"many": True} if lists else {}
+    several |= {"one": True} if lists and len(parts) > len(lists) else {}
+    words = {"words": list(words_of(hint))} if str in map(type, words_of(hint)) else {}
+    if any(issubclass(part, TransformerBridge) for part in classes):
+        return {"kind": "model"}
+    if tasks := classes & {Task, CollapseTask, AppendixTask}:
+        return {"kind": "repeating" if tasks == {CollapseTask} else "pairs" if CollapseTask in tasks else "task"}
+    if Mitigation in classes:
+        return {"kind": "mitigation", **several}
+    if Prompt in classes:
+        return {"kind": "prompt", **several, **({"question": True} if Question in classes else {})}
+    if items == {int}:
+        return {"kind": "numbers", **words}
+    if Sequence in map(typing.get_origin, items):
+        return {"kind": "places", "many": True}
+    plain = ((bool, "flag"), (Path, "path"), (float, "number"), (int, "text" if str in classes else "whole"))
+    kind = next((kind for type_, kind in plain if type_ in classes), "names" if items == {str} else "text")
+    is_word = bool(words) and not classes
+    words |= {"question": True} if words_of(hint) == POSITIONS else {}
+    return {"kind": "word" if is_word else kind, **several, **words}
 
 
 def _plain(default: Any) -> Any:

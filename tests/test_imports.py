@@ -33,7 +33,7 @@ import ostools.ground
 for module in pkgutil.iter_modules(ostools.ground.__path__, "ostools.ground."):
     importlib.import_module(module.name)
 from ostools.cli import main
-for line in ("evaluate --task nosuch", "collapse --task nosuch", "mitigate --mitigation nosuch", "colapse"):
+for line in ("evaluate --task nosuch", "collapse --task nosuch", "mitigate --mitigations nosuch", "colapse"):
     sys.argv = ["ostools", *line.split()]
     try:
         main()

@@ -19,13 +19,13 @@ from ostools.results import AGREES_WITHIN
 
 PROMPT = "the one of the ten, the inn and the other one"
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "sensitivity": ("sensitivity", "--prompt", PROMPT, "--linearisation", "frozen", "--layers", "all"),
+    "sensitivity": ("sensitivity", "--prompt", PROMPT, "--linearisations", "frozen", "--layers", "all"),
     "estimate": ("sensitivity", "--prompt", PROMPT, "--method", "estimate"),
-    "bounds": ("bounds", "--prompt", PROMPT, "--variant=local", "--variant=windowed(1)", "--variant=theorem-5.1"),
+    "bounds": ("bounds", "--prompt", PROMPT, "--variants=local,windowed(1),theorem-5.1"),
     "attribution": ("sensitivity", "attribution", "--prompt", PROMPT),
     "attention": ("attention", "--prompt", PROMPT),
     "spectra": ("bounds", "spectra", "--prompt", PROMPT),
-    "collapse": ("collapse", "--task", "figure-5a", "--lengths", "1:6", "--dtype", "float32"),
+    "collapse": ("collapse", "--task", "figure-5a", "--lengths", "1:6", "--dtypes", "float32"),
 }
 """What is measured; by the name of its table."""
 

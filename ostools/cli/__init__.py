@@ -48,13 +48,14 @@ class _Leaf(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of this measurement, and below them those that all have."""
-        from ostools.cli.options import is_common
+        from ostools.cli.options import CommonOption
 
         for title, common in (("Options", False), ("Common options", True)):
             records = (
                 parameter.get_help_record(ctx)
                 for parameter in self.get_params(ctx)
-                if is_common(parameter) == common and isinstance(parameter, click.Option)
+                if (isinstance(parameter, CommonOption) or parameter.name == "help") == common
+                and isinstance(parameter, click.Option)
             )
             rows = [record for record in records if record is not None]
             if rows:

@@ -19,19 +19,35 @@ UNKNOWN: Any = object()
 """Stands for a default that no command line can spell, or for none."""
 
 
+SUPPLIED = ("progress", "say", "max_memory")
+"""Parameters that the command line gives itself, to the functions that have them."""
+
+
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter: its annotation as written, its default, and its line of the docstring.
+    """One parameter of a function, as the command line reads it, and the first sentence that the docstring has on it.
 
-    `by_place`: it may be given without its name, as those before `*`.
+    kind: what is read, by the annotation (`scripts.commands`): model, prompt, task, pairs, repeating (a task of such pairs),
+    mitigation, word (one of `words`), names, text, numbers, whole, number, places (parts of a model), path, flag, supplied.
+    many: a list of them; one: or one by itself. question: the prompt may be a task's question, and the words are of one.
+    by_place: it may be given without its name, as those before `*`.
     """
 
     name: str
-    annotation: str
-    required: bool
-    default: Any
-    line: str
-    by_place: bool
+    kind: str
+    required: bool = False
+    default: Any = UNKNOWN
+    line: str = ""
+    by_place: bool = False
+    words: tuple[str, ...] = ()
+    many: bool = False
+    one: bool = False
+    question: bool = False
+
+    @property
+    def option(self) -> str:
+        """The option's word: the parameter's own."""
+        return f"--{self.name.replace('_', '-')}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +57,10 @@ class Command:
     name: the words of the command line. function, memory: "module:function"; `run` and `count_memory` import them.
     examples: options of its examples, a text each.
     defaults: values, as they would be written, of parameters that Python requires.
-    renamed: options that have another name than their parameter.
     python_only: parameters that are no options, each with the reason.
     fixed: arguments that the command gives itself.
-    choices: what a parameter's names are called, and the names, where they are known without a model.
     hosted: a model that runs elsewhere may answer; `of_questions` are the parameters that it leaves to choose.
-    loads_model: the function loads its model itself, and is given what was written.
+    runs_model: it runs a model. loads_model: the function loads it itself, and is given what was written.
     draws: the result is saved by --out. measures: it runs a measurement, and gives a result.
     """
 
@@ -57,13 +71,12 @@ class Command:
     description: str = ""
     examples: tuple[str, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
-    renamed: Mapping[str, str] = field(default_factory=dict)
     python_only: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    choices: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     hosted: str | None = None
     of_questions: tuple[str, ...] = ()
     memory: str = ""
+    runs_model: bool = False
     loads_model: bool = False
     draws: bool = True
     measures: bool = True
@@ -77,6 +90,18 @@ class Command:
     def names(self) -> frozenset[str]:
         """The names of the function's parameters."""
         return frozenset(parameter.name for parameter in self.parameters)
+
+    @cached_property
+    def options(self) -> tuple[Parameter, ...]:
+        """The parameters that are options or arguments of the command, but for its prompt."""
+        hidden = {*self.fixed, *self.python_only}
+        kinds = ("supplied", "model", "prompt")
+        return tuple(p for p in self.parameters if p.kind not in kinds and p.name not in hidden)
+
+    @cached_property
+    def prompts(self) -> tuple[Parameter, ...]:
+        """The parameters that are prompts."""
+        return tuple(parameter for parameter in self.parameters if parameter.kind == "prompt")
 
     @property
     def example_lines(self) -> tuple[str, ...]:
@@ -100,19 +125,17 @@ def _imported(target: str) -> Any:
 
 
 def _read_command(stored: Mapping[str, Any]) -> Command:
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
-    }
-    fields["parameters"] = tuple(_read_parameter(**parameter) for parameter in stored.get("parameters", ()))
-    fields["choices"] = {name: (kind, tuple(names)) for name, (kind, names) in stored.get("choices", {}).items()}
-    return Command(**fields)
+    return Command(**_read_lists(stored) | {"parameters": tuple(map(_read_parameter, stored.get("parameters", ())))})
 
 
-def _read_parameter(default: Any = UNKNOWN, line: str = "", by_place: bool = False, **fields: Any) -> Parameter:
-    if isinstance(default, dict):
-        default = range(*default["range"])
-    default = tuple(default) if isinstance(default, list) else default
-    return Parameter(default=default, line=line, by_place=by_place, required=fields.pop("required", False), **fields)
+def _read_parameter(stored: Mapping[str, Any]) -> Parameter:
+    default = stored.get("default", UNKNOWN)
+    default = range(*default["range"]) if isinstance(default, dict) else default
+    return Parameter(**_read_lists({**stored, "default": default}))
+
+
+def _read_lists(stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
 
 
 _STORED = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from ostools.cli import terminal
 from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS
-from ostools.cli.options import fields_of
 from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def hosted_result(
         if endpoint is not None:
             raise InputError("--endpoint: expected --answers FILE too, where the answers are kept as they come")
         return None
-    options = {field.name: field.declared.opts[0] for field in fields_of(command)}
+    options = {parameter.name: parameter.option for parameter in command.options}
     allowed = {*command.of_questions, *command.defaults, *(() if endpoint is None else ("max_new_tokens",))}
     if used := [options[key] for key in arguments if key not in allowed] + GLOBALS.of_a_loaded_model:
         raise InputError(f"{used[0]} is of a model that is loaded here: leave it out with --answers")

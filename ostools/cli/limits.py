@@ -98,7 +98,7 @@ def within_time() -> Iterator[None]:
 
 
 _SAVINGS: dict[str, dict[str, Any]] = {
-    "--dtype bfloat16": {"dtypes": ["bfloat16"]},
+    "--dtypes bfloat16": {"dtypes": ["bfloat16"]},
     "--no-random-weights": {"random_weights": False},
 }
 _LOADED = "--load-dtype bfloat16"

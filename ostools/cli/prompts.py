@@ -83,6 +83,8 @@ def _values(values: Mapping[str, Any], needed: bool, questions: bool) -> list[Va
         return None
     if asked is not None:
         return [_question(asked, values["length"], values.get("seed"))]
+    for text in texts:
+        require_utf8("--prompt", text)
     if "" in texts:
         raise InputError("--prompt: expected text, found nothing; give at least one character")
     return prompts_of(Path(file)) if file else [*texts, *map(parse_ids, ids)]

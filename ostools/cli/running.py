@@ -14,7 +14,7 @@ from ostools.cli import terminal
 from ostools.cli.commands import Command
 from ostools.cli.global_options import GLOBALS, set_globals
 from ostools.cli.hosted import hosted_result
-from ostools.cli.options import has_model, read_arguments
+from ostools.cli.options import read_arguments
 from ostools.cli.prompts import Prompts
 from ostools.ground.errors import InputError
 from ostools.ground.progress import Progress, tell
@@ -49,7 +49,7 @@ def _measure(command: Command, arguments: dict[str, Any], values: Mapping[str, A
     supplied: dict[str, Any] = {"say": terminal.note, "max_memory": GLOBALS.max_memory}
     supplied = {name: value for name, value in supplied.items() if name in names}
     counts_steps = "progress" in names
-    if result is None and not has_model(command):
+    if result is None and not command.runs_model:
         with terminal.progress(command.name) as progress:
             supplied |= {"progress": progress} if counts_steps else {}
             result = function(**supplied, **arguments, **command.fixed)

@@ -70,7 +70,7 @@ def checked_arguments(
                     try:
                         checked_item = allowed(hint, item, class_words)
                     except ValueError as wrong:
-                        end = "" if advice is None else advice(item, list(filter(_is_class, _parts(hint))))
+                        end = "" if advice is None else advice(item, list(filter(_is_class, parts_of(hint))))
                         raise error(f"{name}: {wrong}{end}") from None
                     bound.arguments[name] = value if item is not value else checked_item
             return function(*bound.args, **bound.kwargs)
@@ -119,10 +119,10 @@ def full_signature(function: Callable[..., object]) -> inspect.Signature:
     return signature.replace(parameters=parameters)
 
 
-def full_hints(function: Callable[..., object]) -> dict[str, Any]:
-    """The type hints of every parameter of `full_signature`."""
+def full_hints(function: Callable[..., object], names: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The type hints of every parameter of `full_signature`; `names` are what annotations name beside the module's own."""
     inner = inspect.unwrap(function)
-    hints = typing.get_type_hints(inner)
+    hints = typing.get_type_hints(inner, localns=names)
     for parameter in inspect.signature(inner).parameters.values():
         if (group := _group(inner, parameter)) is not None:
             hints |= typing.get_type_hints(group)
@@ -152,12 +152,12 @@ def _schema(hint: Any) -> Any:
     from pydantic import AfterValidator, BeforeValidator, Field, GetPydanticSchema
     from pydantic_core import core_schema
 
-    parts = _parts(hint)
+    parts = parts_of(hint)
     if len(parts) > 1:
         return Annotated[functools.reduce(operator.or_, map(_schema, parts)), Field(union_mode="left_to_right")]
     if typing.get_origin(hint) is Literal:
         return hint
-    if _is_list(hint):
+    if is_list(hint):
         item = typing.get_args(hint)[0]
         is_text = item is str or (bool(words_of(item)) and all(isinstance(word, str) for word in words_of(item)))
         return (
@@ -175,13 +175,13 @@ def _schema(hint: Any) -> Any:
     return Annotated[Any, GetPydanticSchema(lambda _source, _handler: instance), *checks]
 
 
-def _parts(hint: Any) -> tuple[Any, ...]:
+def parts_of(hint: Any) -> tuple[Any, ...]:
     """The annotations of a union; of anything else itself."""
     is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     return typing.get_args(hint) if is_union else (hint,)
 
 
-def _is_list(hint: Any) -> bool:
+def is_list(hint: Any) -> bool:
     origin = typing.get_origin(hint)
     return isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, Mapping | tuple)
 
@@ -228,9 +228,9 @@ def _expected(hint: Any, value: Any, class_words: Mapping[type, str]) -> str:
 def _in_words(hint: Any, class_words: Mapping[type, str]) -> list[str]:
     """What an annotation allows beside words."""
     texts = []
-    for part in _parts(hint):
+    for part in parts_of(hint):
         kind = typing.get_origin(part) or part
-        if _is_list(part):
+        if is_list(part):
             texts += [] if words_of(part) else ["whole numbers" if int in typing.get_args(part) else "a list"]
         elif kind is _FUNCTION:
             texts.append("a function")

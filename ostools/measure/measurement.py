@@ -37,7 +37,6 @@ class MeasurementRecord:
     command: its words on the command line, "" for none.
     examples: options of its examples, a text each.
     defaults: values, as they would be written, of parameters that Python requires.
-    renamed: options that have another name than their parameter.
     python_only: parameters that are no options, each with the reason.
     lines_of: functions whose docstrings have the lines of parameters handed on to them.
     hosted: "questions" where a model that runs elsewhere may answer.
@@ -50,7 +49,6 @@ class MeasurementRecord:
     command: str = ""
     examples: tuple[str, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
-    renamed: Mapping[str, str] = field(default_factory=dict)
     python_only: Mapping[str, str] = field(default_factory=dict)
     lines_of: tuple[Callable[..., Any], ...] = ()
     hosted: str | None = None

@@ -73,7 +73,7 @@ def test_what_a_chat_cannot_be_is_refused(run, thinker: str, bare: str) -> None:
 BOS_CHOSEN = {
     "attention": ["--bos", "--no-bos"],
     "sensitivity profile": ["--no-bos"],
-    "bounds --variant local": ["--no-bos"],
+    "bounds --variants local": ["--no-bos"],
     "attention heads": ["--no-bos"],
     "ablate faithfulness --draws 1 --orders 19": ["--no-bos"],
     "sensitivity hops --cotangents 2": ["--no-bos"],
@@ -84,7 +84,7 @@ BOS_CHOSEN = {
 }
 
 
-@pytest.mark.parametrize("line", quick(BOS_CHOSEN, "attention", "bounds --variant local"))
+@pytest.mark.parametrize("line", quick(BOS_CHOSEN, "attention", "bounds --variants local"))
 def test_a_bos_is_chosen_of_a_text(run, thinker: str, line: str) -> None:
     """A tokenizer that adds it: `--bos` changes nothing, and stands in the provenance."""
     plain = _result(run, thinker, f"{line} --prompt 'The 11'")["provenance"]
@@ -115,7 +115,7 @@ def test_nothing_is_chosen_around_a_text_for_two_models(run, thinker: str, optio
 
 def test_the_prompts_of_a_file_are_each_a_turn(run, thinker: str, tmp_path: Path) -> None:
     (tmp_path / "two.txt").write_text("The 11\nThe 1\n")
-    result = _result(run, thinker, "sensitivity --prompts two.txt --chat --linearisation frozen")
+    result = _result(run, thinker, "sensitivity --prompts two.txt --chat --linearisations frozen")
     prompts = result["provenance"]["parameters"]["prompts"]
     assert prompts["1"]["token_ids"] == _token_ids()
     assert [prompts[number]["thinking"] for number in ("1", "2")] == ["off", "off"]
@@ -126,7 +126,7 @@ OF_A_TASK = {
     "evaluate --lengths 3 --max-new-tokens 2": lambda result: result["rows"][0]["tokens"],
     "attention --length 3": lambda result: len(result["provenance"]["token_ids"]),
     "sensitivity --length 3 --method sketch": lambda result: len(result["provenance"]["token_ids"]),
-    "collapse --lengths 3 --dtype float32": lambda result: len(result["provenance"]["token_ids"]),
+    "collapse --lengths 3 --dtypes float32": lambda result: len(result["provenance"]["token_ids"]),
 }
 
 
@@ -140,7 +140,7 @@ def test_a_tasks_question_has_no_bos_where_none_is_asked_for(run, thinker: str, 
 
 def test_a_task_in_the_place_of_a_prompt(run, thinker: str) -> None:
     """Its question, read where it is asked for, under a mitigation that rewrites it; the numbers are those of Python."""
-    line = "bounds --variant local --task count-ones --length 4 --position last-item --mitigation separator:every=2"
+    line = "bounds --variants local --task count-ones --length 4 --position last-item --mitigation separator:every=2"
     found = _result(run, thinker, line)
     model = ost.load_model(thinker, device="cpu")
     (question,) = questions("count-ones", lengths=[4])

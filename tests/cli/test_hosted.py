@@ -56,7 +56,7 @@ def test_a_figures_prompts_and_the_figure_of_their_answers(run, no_model: None, 
     if number == 3:
         panel = [as_row(question) for question in figure_prompts(3, [2, 3], [0], ["count-word"])]
         answers = answered(panel, tmp_path / "panel.jsonl", model="m")
-        options = (*asked, "--panel", "count-word", "--answers", str(answers))
+        options = (*asked, "--panels", "count-word", "--answers", str(answers))
         assert run("reproduce", "figure", "3", *options)[0::2] == (0, "")
 
 
@@ -77,7 +77,7 @@ def test_a_server_is_asked(run, no_model: None, tmp_path: Path, monkeypatch: pyt
 
 
 REFUSED = [
-    ("evaluate prompts --figure 5", "known are 2, 3, 4, 6, 7"),
+    ("evaluate prompts --figure 5", "--figure: expected 2, 3, 4, 6, 7, all, found '5'"),
     ("evaluate prompts --figure 2 --seeds 0", "no seeds and no panels"),
     ("evaluate prompts --out prompts.csv", ".jsonl"),
     ("evaluate prompts --task copy-last --mitigation sliding-window:window=3", "only rewrites prompts"),

@@ -16,7 +16,6 @@ import torch
 
 from ostools.cli import limits, terminal
 from ostools.cli.commands import MEASURED, Command
-from ostools.cli.options import has_model, takes_prompt
 from ostools.ground.errors import InputError
 from ostools.ground.memory import Free
 from ostools.ground.out_of_memory import chunk
@@ -54,12 +53,12 @@ def test_layers_that_the_configuration_lacks_are_refused_before_the_model_is_loa
 
 def asked_of(command: Command) -> str:
     """The command with a prompt where it takes one, else with its defaults."""
-    if any(map(takes_prompt, command.parameters)) and command.words[0] != "collapse":
+    if command.prompts and command.words[0] != "collapse":
         return f"{command.name} --prompt 11"
     return f"{command.name} --texts t.txt" if command.words[-1] == "corpus" else command.name
 
 
-FORECAST = [command for command in MEASURED if has_model(command) and not command.loads_model]
+FORECAST = [command for command in MEASURED if command.runs_model and not command.loads_model]
 ASKED = quick([*map(asked_of, FORECAST), "report"], "report", *{c.memory: asked_of(c) for c in FORECAST}.values())
 """Of the commands that count their memory by one function, one is quick."""
 
@@ -102,15 +101,15 @@ def test_a_refusal_names_options_that_the_command_has_and_that_are_not_chosen(
     [
         (20, None),
         (10, "with --no-random-weights it takes 9.55 GiB, which fits"),
-        (8, "with --dtype bfloat16 --no-random-weights it takes 4.55 GiB, which fits"),
-        (1, "with --load-dtype bfloat16 --dtype bfloat16 --no-random-weights it takes 4.55 GiB, shorten the prompt"),
+        (8, "with --dtypes bfloat16 --no-random-weights it takes 4.55 GiB, which fits"),
+        (1, "with --load-dtype bfloat16 --dtypes bfloat16 --no-random-weights it takes 4.55 GiB, shorten the prompt"),
     ],
 )
 def test_the_fewest_options_that_fit_are_named(gib: int, named: str | None) -> None:
     def work(model: Unloaded, changes: Mapping[str, Any]) -> int:
         return (17 - 8 * ("random_weights" in changes) - 5 * ("dtypes" in changes)) << 30
 
-    savings = {"--dtype bfloat16": {"dtypes": ["bfloat16"]}, "--no-random-weights": {"random_weights": False}}
+    savings = {"--dtypes bfloat16": {"dtypes": ["bfloat16"]}, "--no-random-weights": {"random_weights": False}}
     memory = limits.CommandMemory(work, savings, ("shorten the prompt",))
     model, free = Unloaded(locate(None, None), torch.float32, "cpu"), Free(gib << 30, "on this machine")
     with pytest.raises(InputError, match=named) if named else nullcontext():
@@ -133,7 +132,7 @@ def test_a_forecast_is_of_the_prompt_the_logit_and_the_position(run) -> None:
     whole = _forecast(run, *asked)
     for option in (("--logit", "."), ("--position", "4")):
         assert _forecast(run, *asked, *option)["work"] < whole["work"]
-    asked = ("bounds", "--variant", "local", "--prompt", "Once upon a time")
+    asked = ("bounds", "--variants", "local", "--prompt", "Once upon a time")
     assert _forecast(run, *asked, "--mitigation", "repeat-prompt:times=9")["work"] > _forecast(run, *asked)["work"]
     attribution = ("sensitivity", "attribution", *asked[3:], "--dry-run", "--max-memory", "1kB")
     assert_refused(run(*attribution), "allowed by --max-memory")
@@ -167,7 +166,7 @@ def test_a_longer_prompt_under_a_mitigation_holds_more_in_every_measurement_of_a
 
 
 def test_work_that_would_take_longer_than_allowed_ends_after_its_first_steps(run, directory: str) -> None:
-    counted = ("collapse", "--task", "figure-5a", "--lengths", "1:24", "--dtype", "bfloat16", "--model", directory)
+    counted = ("collapse", "--task", "figure-5a", "--lengths", "1:24", "--dtypes", "bfloat16", "--model", directory)
     found = run(*counted, "--max-time", "0.0001", "--out", "x.csv")
     assert_refused(found, "% done after ", "longer than --max-time: about ", "or give --max-time ")
     assert not Path("x.csv").exists()
@@ -222,7 +221,7 @@ def test_memory_that_runs_out_is_smaller_chunks_and_then_one_line(
         return planned(self)
 
     monkeypatch.setattr(linearisation_run.LinearisationRun, "planned", hungry)
-    result = run(*PROMPT, "--linearisation", "frozen", "--model", directory, "--out", "x.json")
+    result = run(*PROMPT, "--linearisations", "frozen", "--model", directory, "--out", "x.json")
     if fits:
         assert (result[0], sizes) == (0, [4096, 2048, 1024])
         assert '"chunk_share": 0.25' in (tmp_path / "x.json").read_text()

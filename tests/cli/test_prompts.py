@@ -70,7 +70,7 @@ def test_ids_in_place_of_a_prompt(run, directory: str, tmp_path: Path) -> None:
     one, two = (rows.drop(columns=["prompt", "origin"]).reset_index(drop=True) for _, rows in table.groupby("prompt"))
     pd.testing.assert_frame_equal(one, two)
     text, numbers = (
-        run("bounds", *given, "--model", directory, "--variant", "local", "--json")[1]
+        run("bounds", *given, "--model", directory, "--variants", "local", "--json")[1]
         for given in (("--prompt", "The 11"), ("--ids", ",".join(map(str, ids))))
     )
     values = [[row["value"] for row in json.loads(found)["rows"]] for found in (text, numbers)]

@@ -23,27 +23,27 @@ from tests.sets import quick
 P = "--prompt 'The 11'"
 SHOWN = [
     (f"sensitivity {P}", "Sensitivity|full operator_norm|Measured, full:"),
-    (f"sensitivity {P} --prompt 1 --linearisation frozen", "prompt 2 of 2|Mean over 2 prompts"),
+    (f"sensitivity {P} --prompt 1 --linearisations frozen", "prompt 2 of 2|Mean over 2 prompts"),
     (f"sensitivity profile {P}", "verdict|sink_share|share_without_sink"),
     (f"sensitivity attribution {P}", "contribution|biases"),
     (f"bounds {P} --mitigation sliding-window:window=3", "Bounds|local certified|under the mitigation sliding-window"),
-    ("collapse --lengths 1:9 --dtype float32,bfloat16", "bfloat16 pair_noise|In bfloat16 the pair is "),
-    ("collapse --task figure-5c --lengths 1:9 --dtype bfloat16 --layers all", "L2 distance at v^(l), figure-5c"),
+    ("collapse --lengths 1:9 --dtypes float32,bfloat16", "bfloat16 pair_noise|In bfloat16 the pair is "),
+    ("collapse --task figure-5c --lengths 1:9 --dtypes bfloat16 --layers all", "L2 distance at v^(l), figure-5c"),
     ("collapse variation --lengths 1:9", "Attention variation, over heads"),
     ("attention --prompt 1234", "Attention, by weight"),
     ("attention difference --prompt 123 --mitigation sliding-window:window=2", "by difference|the median head moves"),
     ("attention heads --prompt 1234", "Head scores, summary|entropy"),
     ("evaluate --task count-ones-figure-5 --lengths 1:2 --elicitation zero-shot", "accuracy|0 of 2 answers are right"),
-    ("evaluate counting --task count-ones-figure-5 --lengths 1:2 --dtype float32", "pair_noise|one-sided"),
+    ("evaluate counting --task count-ones-figure-5 --lengths 1:2 --dtypes float32", "pair_noise|one-sided"),
     ("evaluate chain-of-thought --task count-ones-figure-5 --length 3 --no-chat --reasoning 1", "begun answer line"),
-    ("ablate --lengths 2 --measure answers --target 0.1 --target 1.0", "predicted_effect|First order"),
+    ("ablate --lengths 2 --measures answers --targets 0.1 --targets 1.0", "predicted_effect|First order"),
     ("mitigate windows --lengths 3 --windows 5 --layers 1", "front|5"),
     (
-        "mitigate --mitigation separator:every=2 --lengths 3 --measure answers --elicitation zero-shot",
+        "mitigate --mitigations separator:every=2 --lengths 3 --measures answers --elicitation zero-shot",
         "Study, verdicts|separator:every=2|not decided|the floor",
     ),
     ("reproduce figure 2 --lengths 2 --no-chat", "Figure 2|The paper's is of Gemini"),
-    ("reproduce figure 5 --lengths 1:4 --panel b --seeds 1 --dtype bfloat16 --items ids", "Figure 5|4 lengths"),
+    ("reproduce figure 5 --lengths 1:4 --panels b --seeds 1 --dtypes bfloat16 --items ids", "Figure 5|4 lengths"),
     ("sweep corpus --texts t.txt --lengths 8", "Corpus, summary|not tested: 7 tokens, 15 needed"),
 ]
 """A command line, and what is shown."""
@@ -51,12 +51,15 @@ DEARER = [
     (f"sensitivity untrained {P} --seeds 0 --linearisation frozen", "sink_share|initialised"),
     (f"bounds spectra {P}", "first_mass_last|lazy"),
     ("evaluate retrieval --length 2 --seeds 0 --linearisation frozen", "Retrieval|sensitivity_others"),
-    (f"ablate faithfulness {P} --variant local --linearisation frozen --orders 19", "Faithfulness, correlations|areas"),
+    (
+        f"ablate faithfulness {P} --variants local --linearisations frozen --orders 19",
+        "Faithfulness, correlations|areas",
+    ),
     ("probe --task count-ones-bernoulli --lengths 2:7 --seeds 0:11 --layers 0 --no-random-weights", "selectivity"),
     ("probe intervention --task count-ones-bernoulli --lengths 2:7 --seeds 0:11", "intervention"),
-    ("probe stage --lengths 2:7 --seeds 0:11 --no-random-weights --dtype float32", "undecodable"),
+    ("probe stage --lengths 2:7 --seeds 0:11 --no-random-weights --dtypes float32", "undecodable"),
     ("reproduce figure 3 --lengths 2 --seeds 0 --max-new-tokens 2", "absolute_error"),
-    ("sweep corpus --texts t.txt --lengths 8 --measure collapse --dtype bfloat16", "Corpus collapse|hidden in 0%"),
+    ("sweep corpus --texts t.txt --lengths 8 --measure collapse --dtypes bfloat16", "Corpus collapse|hidden in 0%"),
 ]
 WITHOUT_A_MODEL = [
     ("reproduce figure 8 --lengths 1:40 --seeds 0 --d 16 --n-heads 2", "Figure 8|whole block of Vaswani"),
@@ -99,13 +102,13 @@ LOCAL: dict[str, Any] = {"variants": "local", "mitigation": HINT, "positions": "
 CALLS: dict[str, Any] = {
     "sensitivity --position -2 --logit 1": lambda model: ost.sensitivity(model, TEXT, position=-2, logit="1"),
     f"bounds spectra --mitigation {WINDOW}": lambda model: ost.spectra(model, TEXT, mitigation=WINDOW),
-    "collapse --task copy-last --lengths 4,5 --mitigation separator:every=3 --dtype float32": (
+    "collapse --task copy-last --lengths 4,5 --mitigation separator:every=3 --dtypes float32": (
         lambda model: ost.collapse(model, "copy-last", **EVERY_THIRD)
     ),
     f"sensitivity profile --position -2 --mitigation {HINT}": (
         lambda model: ost.profile(ost.sensitivity(model, TEXT, mitigation=HINT, position=-2))
     ),
-    "ablate faithfulness --variant local --linearisation frozen --way removed --orders 19 --position 4 --mitigation "
+    "ablate faithfulness --variants local --linearisations frozen --ways removed --orders 19 --position 4 --mitigation "
     f"{HINT}": lambda model: ost.faithfulness(
         model,
         [ost.sensitivity(model, TEXT, **FROZEN), ost.bounds(model, TEXT, **LOCAL)],
@@ -134,7 +137,7 @@ def test_a_command_gives_the_numbers_of_the_call(run, directory: str, line: str)
 def test_out_is_written_by_its_ending_json_beside_it_is_the_same_and_quiet_says_nothing(
     run, directory: str, tmp_path: Path
 ) -> None:
-    asked = ("sensitivity", "--prompt", "The 11", "--linearisation", "frozen", "--model", directory, "--out")
+    asked = ("sensitivity", "--prompt", "The 11", "--linearisations", "frozen", "--model", directory, "--out")
     code, out, err = run(*asked, "norms.html")
     assert (code, err.count("\n")) == (0, 1)
     assert out.splitlines()[0] == "wrote norms.html"
@@ -146,13 +149,13 @@ def test_out_is_written_by_its_ending_json_beside_it_is_the_same_and_quiet_says_
 
 
 def test_tables_hold_all_that_was_asked(run, directory: str, tmp_path: Path) -> None:
-    prompt = ["--prompt", "The 11", "--variant", "local", "--model", directory, "--load-dtype", "float64"]
+    prompt = ["--prompt", "The 11", "--variants", "local", "--model", directory, "--load-dtype", "float64"]
     assert run("bounds", *prompt, "--positions", "all", "--out", "y.parquet")[0] == 0
     triangle = pd.read_parquet(tmp_path / "y.parquet")
     n = triangle["last"].max() + 1
     assert len(triangle) == n * (n + 1) // 2
     assert triangle.attrs["ostools"]["model"]["dtype"] == "float64"
-    line = "collapse --task figure-5b --lengths 2:4,9 --seeds 3,5 --dtype float32 --out x.parquet --model"
+    line = "collapse --task figure-5b --lengths 2:4,9 --seeds 3,5 --dtypes float32 --out x.parquet --model"
     code, out, _ = run(*line.split(), directory)
     frame = pd.read_parquet(tmp_path / "x.parquet")
     assert (code, " ".join(out.split()).count("lengths tried, up to 9")) == (0, 1)

@@ -13,7 +13,7 @@ import pytest
 
 from ostools.cli.commands import COMMANDS, VERBS, Command
 from ostools.cli.global_options import parse_bytes, parse_seconds
-from ostools.cli.options import SUPPLIED, declared, fields_of, shown_default, takes_prompt
+from ostools.cli.options import _read, declared, shown_default
 from ostools.ground.errors import InputError
 from ostools.ground.whole_numbers import parse_lengths
 from scripts import commands
@@ -77,25 +77,19 @@ def test_the_stored_commands_are_the_functions_as_they_are() -> None:
 
 @every_command
 def test_every_parameter_is_an_option_or_python_only_with_the_reason(command: Command) -> None:
-    options = {field.name for field in fields_of(command)}
-    prompts = {parameter.name for parameter in command.parameters if takes_prompt(parameter)}
-    reached = options | prompts | {*SUPPLIED, *command.fixed, *command.python_only} | {"model"}
-    assert command.names <= reached
-    assert {*command.fixed, *command.python_only, *command.defaults, *command.renamed} <= command.names
+    reached = {parameter.name for parameter in (*command.options, *command.prompts)}
+    given = {parameter.name for parameter in command.parameters if parameter.kind in ("supplied", "model")}
+    assert command.names == reached | given | {*command.fixed, *command.python_only}
+    assert {*command.fixed, *command.python_only, *command.defaults} <= command.names
     assert all(len(reason) > 10 for reason in command.python_only.values())
 
 
 @every_command
 def test_defaults_as_they_are_shown_can_be_typed(command: Command) -> None:
-    known = {parameter.name: parameter for parameter in command.parameters}
-    for field in fields_of(command):
-        shown = command.defaults.get(field.name) or shown_default(known[field.name])
+    for parameter in command.options:
+        shown = command.defaults.get(parameter.name) or shown_default(parameter)
         if shown and not command.loads_model:
-            many = getattr(field.declared, "multiple", False)
-            read = field.read(
-                field.option, tuple(shown.split(",")) if many and "," in shown else (shown,) if many else shown
-            )
-            assert read is not None, field.name
+            assert _read(parameter, shown.split(" ") if parameter.many else shown) is not None, parameter.name
 
 
 def test_one_word_has_one_meaning_everywhere() -> None:
@@ -106,19 +100,19 @@ def test_one_word_has_one_meaning_everywhere() -> None:
             if isinstance(option, click.Option):
                 kinds.setdefault(option.opts[0], set()).add((option.is_flag, option.type.name))
     assert {name for name, found in kinds.items() if len(found) > 1} <= {"--texts"}
-    assert {"--dtype", "--load-dtype", "--model", "--prompt", "--task", "--lengths", "--seeds"} <= set(kinds)
+    assert {"--dtypes", "--load-dtype", "--model", "--prompt", "--task", "--lengths", "--seeds"} <= set(kinds)
 
 
 @pytest.mark.parametrize(
     ("line", "arguments"),
     [
         ("sensitivity --prompt a --layers all", {"layers": "all"}),
-        ("sensitivity --prompt a --linearisation full,frozen", {"linearisations": ("full", "frozen")}),
+        ("sensitivity --prompt a --linearisations full,frozen", {"linearisations": ("full", "frozen")}),
         ("sensitivity --prompt a --layers 0:2,5 --logit ' a, b'", {"layers": (0, 1, 2, 5), "logit": " a, b"}),
         ("sensitivity --prompt a --logit x --logit y", {"logit": ("x", "y")}),
-        ("bounds --prompt a --variant local --variant 'windowed(2)'", {"variants": ("local", "windowed(2)")}),
+        ("bounds --prompt a --variants local --variants 'windowed(2)'", {"variants": ("local", "windowed(2)")}),
         ("collapse variation --no-bos --seeds 0:2", {"bos": False, "seeds": (0, 1, 2), "lengths": (*range(1, 129),)}),
-        ("ablate --target 2.0 --target 2.0:64:7 --target 1.mlp", {"targets": [(2, 0), (2, 0, 64, 7), (1, "mlp")]}),
+        ("ablate --targets 2.0 --targets 2.0:64:7 --targets 1.mlp", {"targets": ((2, 0), (2, 0, 64, 7), (1, "mlp"))}),
         ("evaluate --samples 2 --temperature 0.5", {"samples": 2, "temperature": 0.5}),
         ("evaluate chain-of-thought", {"length": 12}),
         ("mitigate", {"mitigations": ("separator:every=3", "hint", "interleave")}),

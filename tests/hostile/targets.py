@@ -194,11 +194,11 @@ _WORKING = (
     ("sensitivity", "--prompt", "a b", "--method", "exact", "--json"),
     ("attention", "--prompt", "a b", "--out", "x.html"),
     ("collapse", "--prompt", "a b", "--item", "a", "--lengths", "1:2"),
-    ("bounds", "--prompt", "a b", "--variant", "local"),
-    ("collapse", "--lengths", "1:2", "--dtype", "float32"),
+    ("bounds", "--prompt", "a b", "--variants", "local"),
+    ("collapse", "--lengths", "1:2", "--dtypes", "float32"),
     ("evaluate", "--lengths", "2:3", "--task", "copy-last", "--max-new-tokens", "2"),
     ("ablate", "--task", "copy-last", "--lengths", "3"),
-    ("mitigate", "--mitigation", "hint", "--lengths", "4:5"),
+    ("mitigate", "--mitigations", "hint", "--lengths", "4:5"),
 )
 _SPECS = st.builds(
     "{}:{}={}".format,
@@ -218,8 +218,8 @@ cpu:0 cpu:1 meta cuda:0 mps cpu:-1 xla 0:2 1,0 : 0,0,0 , 1:1 2,2 1000000 0.0 9.9
 _VALUES = _NUMBERS | _NUMBERS.map("{}GiB".format) | st.sampled_from(_WORDS.split()) | _SPECS | texts | values.map(str)
 _TRIED = """
 --relative-error --max-memory --max-new-tokens --sensitivity-lengths --level --seed --seeds --load-dtype --layers --lengths
---length --task --mitigation --linearisation --variant --dtype --device --positions --method --mode --target --measure --prompt
---item --model
+--length --task --mitigation --linearisations --variants --dtypes --device --positions --method --mode --targets --measures
+--prompt --item --model
 """
 
 
@@ -249,7 +249,7 @@ def _sweep_file(ground: Ground, case: bytes, below: Path) -> Attempt:
 
 
 def _checkpoints(ground: Ground) -> st.SearchStrategy[Any]:
-    loaded = ["bounds", "--prompt", "ab", "--model", "./model", "--variant", "local"]
+    loaded = ["bounds", "--prompt", "ab", "--model", "./model", "--variants", "local"]
     forecast = ["sweep", "run", "sweep.yaml", "--out", "results", "--dry-run"]
     return st.tuples(spoiled_checkpoint(ground.checkpoint), st.sampled_from([loaded, loaded, forecast]))
 

@@ -29,7 +29,7 @@ def test_a_few_cases(ground: Ground, target: Target) -> None:
 def loaded(ground: Ground, below: Path, changes: Mapping[str, bytes | str]) -> Attempt:
     """The call on the checkpoint with these files changed."""
     write_files(below / "model", {**ground.checkpoint, **changes})
-    return attempt(["bounds", "--prompt", "ab", "--model", "./model", "--variant", "local"], below)
+    return attempt(["bounds", "--prompt", "ab", "--model", "./model", "--variants", "local"], below)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def wrong_files(mine: Path) -> None:
 
 @pytest.mark.parametrize(("spec", "message"), WRONG)
 def test_what_is_wrong_is_one_line_and_code_2(wrong_files: None, run: Any, spec: str, message: str) -> None:
-    assert_refused(run("mitigate", "--task", "count-ones", "--mitigation", spec), message)
+    assert_refused(run("mitigate", "--task", "count-ones", "--mitigations", spec), message)
 
 
 COMMANDS = (

@@ -190,7 +190,7 @@ def pairs_memory(
 def difference(
     *,
     prompt: Prompt | None = None,
-    task: str | None = None,
+    task: Task | str | None = None,
     length: int | None = None,
     seed: int | None = None,
     mitigation: Mitigation | str | None = None,
@@ -207,6 +207,7 @@ def difference(
     with the whole pattern of every head, to click through.
 
     Args:
+        model: 'embedded' (the default) or another of `ostools list models`, a directory, or a hub id.
         against_prompt: the second run is of this text.
         against_model: the second run is of this model.
         corresponding: compare the tokens with which both texts begin, and with which both end.

@@ -14,11 +14,12 @@ from ostools.ground.errors import InputError
 
 if TYPE_CHECKING:
     from ostools.mitigations import Mitigation
+    from ostools.tasks import Task
 
 
 def prompts(
     *,
-    task: str | None = None,
+    task: Task | str | None = None,
     lengths: Sequence[int] | None = None,
     seeds: Sequence[int] | None = None,
     mitigation: Mitigation | str | None = None,

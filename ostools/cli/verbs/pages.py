@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def report(
     *,
-    models: Sequence[str] | None = None,
+    model: Sequence[str] | None = None,
     prompt: Prompt | None = None,
     out: Path = Path("report.html"),
     sections: Sequence[str] | None = None,
@@ -37,7 +37,7 @@ def report(
     twice, a report of both models: one is in memory at a time.
 
     Args:
-        models: 'embedded' (else this) or another of `ostools list models`, a directory, or a hub
+        model: 'embedded' (else this) or another of `ostools list models`, a directory, or a hub
             id; twice: a report of both.
         out: the HTML file to write; without it report.html.
         sections: collapse, precision, position, sensitivity, layers, attention, evaluate,
@@ -51,7 +51,7 @@ def report(
     from ostools.results import checked_output
 
     if run is not None:
-        measured = {"model": models, "prompt": prompt, "section": sections, "lengths": lengths, "quick": quick}
+        measured = {"model": model, "prompt": prompt, "sections": sections, "lengths": lengths, "quick": quick}
         if used := [f"--{name}" for name, value in measured.items() if value] + GLOBALS.of_a_loaded_model:
             raise InputError(
                 "--run reports on cells that are there and measures nothing: leave out "
@@ -61,7 +61,7 @@ def report(
         return
     checked_output(out, (".html",), option="--out")
     prompts: Any = prompt
-    names = list(models or [EMBEDDED])
+    names = list(model or [EMBEDDED])
     if len(names) > 2 or len({*names}) < len(names):
         raise InputError(f"--model: expected one model, or two that differ, found {', '.join(names)}: leave one out")
     if len(names) == 2 and prompts is not None:
@@ -78,10 +78,10 @@ def report(
         with within_time():
             page = write_report(models=loading, prompt=text, progress=progress, **options)
     else:
-        with at_work("measuring", names[0], memory) as (model, progress):
-            encoded: Any = None if prompts is None else prompts.of(model)
-            encoded = encode(model, encoded, **encoding) if encoding else encoded
-            page = write_report(model, prompt=encoded, progress=progress, **options)
+        with at_work("measuring", names[0], memory) as (loaded, progress):
+            encoded: Any = None if prompts is None else prompts.of(loaded)
+            encoded = encode(loaded, encoded, **encoding) if encoding else encoded
+            page = write_report(loaded, prompt=encoded, progress=progress, **options)
     terminal.tell_written(page)
 
 
@@ -126,6 +126,7 @@ def reproduce(
     Args:
         out: the directory where the parts and the report are kept; made if it is missing.
         figures: the claims of these figures alone, out of 2:9; without it all claims.
+        model: 'embedded' (the default) or another of `ostools list models`, a directory, or a hub id.
         recipe: a .yaml file with model and lengths of your own; examples/gemma-7b.yaml is the
             paper's.
         answers: answers of a model that runs elsewhere, --model, to the prompts of 'ostools
@@ -201,6 +202,7 @@ def explore(
     address. Ctrl-C ends it.
 
     Args:
+        model: 'embedded' (the default) or another of `ostools list models`, a directory, or a hub id.
         prompt: what stands in the field at first.
         against_model: a second model, which the page can hold beside the first.
         port: the port to listen on; 0 takes a free one.

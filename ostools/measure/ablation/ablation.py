@@ -108,8 +108,8 @@ def _grouped(frame: Any) -> Iterator[tuple[Any, Any]]:
 @measurement(
     command="ablate",
     examples=(
-        "--task copy-first --lengths 20 --what heads --measure answers --measure collapse --out ablate.png",
-        "--what edges --target 2.0:64:7",
+        "--task copy-first --lengths 20 --what heads --measures answers,collapse --out ablate.png",
+        "--what edges --targets 2.0:64:7",
     ),
     defaults={"task": "copy-first", "lengths": "20"},
     memory=lambda: ablation_memory,

@@ -88,7 +88,7 @@ class Counting(Result):
 
 @measurement(
     command="evaluate counting",
-    examples=("--task count-ones --dtype float32 --out counting.png",),
+    examples=("--task count-ones --dtypes float32 --out counting.png",),
     memory=lambda: counting_memory,
 )
 @in_smaller_chunks

@@ -139,7 +139,7 @@ class PromptBounds(Result, PromptResults[Bounds]):
 @one_or_several(Bounds, PromptBounds)
 @measurement(
     command="bounds",
-    examples=('--prompt "The capital of France is" --variant local --out bounds.png',),
+    examples=('--prompt "The capital of France is" --variants local --out bounds.png',),
     memory=lambda: bounds_memory,
     sweep=lambda: SWEPT,
 )

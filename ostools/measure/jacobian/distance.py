@@ -253,7 +253,7 @@ def distance_memory(
     *,
     method: str = "sketch",
     cotangents: int = COTANGENTS,
-    controls: str | Sequence[str] = (),
+    controls: Control | Sequence[Control] = (),
 ) -> int:
     """Bytes of the longest beginning's Jacobians, and of an untrained model."""
     measured = sensitivity_memory(model, pos, method=method, cotangents=cotangents, linearisations=("full",))

@@ -23,7 +23,7 @@ import torch
 from ostools import mitigations, tasks
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.names import checked_name
+from ostools.ground.names import Position
 from ostools.ground.out_of_memory import chunk, in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
@@ -33,7 +33,7 @@ from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import ACTIVE, MitigatedPrompts
 from ostools.measure.passes.batches import TOKENS, batch_bytes, patterns_bytes, shared_prefix
 from ostools.measure.passes.output import logit_ids
-from ostools.measure.patching.runs import EDGES, HEADS, RESIDUAL, SITES, Patch, Patcher, Run
+from ostools.measure.patching.runs import EDGES, HEADS, RESIDUAL, Patch, Patcher, Run, What
 from ostools.measure.position import predicted_token
 from ostools.measure.prompts import layers_up_to
 from ostools.measure.swept import READ_POSITION, Cell, Rows, Swept
@@ -116,14 +116,14 @@ def patch(
     prompt: str | Prompt | Question,
     corrupt: str | Prompt | Question | None = None,
     *,
-    what: str = "residual",
+    what: What = "residual",
     layers: Literal["all"] | Iterable[int] = "all",
     window: int = 1,
     positions: Sequence[int | Sequence[int]] | None = None,
     queries: Sequence[int] | None = None,
     logit: str | int | Sequence[str | int] | None = None,
     first_order: bool = True,
-    position: str | None = None,
+    position: Position | None = None,
     mitigation: Mitigation | str | None = None,
     progress: Progress | None = None,
     **encoding: Unpack[EncodingOptions],
@@ -152,7 +152,6 @@ def patch(
     of different lengths, positions and layers that there are not, two answers that begin with the same token, an answer of
     several tokens (give `logit`), and where clean and corrupt are no further apart than rounding: of no gap there is no share.
     """
-    checked_name("what", what, SITES)
     corrupt = _corrupt(model, prompt, corrupt)
     mitigated = MitigatedPrompts.of("patch", model, [prompt, corrupt], mitigation, position)
     clean_ids, corrupt_ids = (tuple(tokens.ids.tolist()) for tokens in mitigated.prompts)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -28,6 +28,7 @@ from ostools.hooks.sites import points
 from ostools.measure.passes.batches import Rows
 from ostools.measure.passes.contexts import run_from
 
+What = Literal["residual", "attention-out", "mlp-out", "heads", "edges"]
 EDGES, HEADS, RESIDUAL = "edges", "heads", "residual"
 SITES: Mapping[str, str] = {
     RESIDUAL: "residual_pre",

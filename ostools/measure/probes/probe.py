@@ -103,7 +103,7 @@ class Decodability(Result):
 
 @measurement(
     command="probe",
-    examples=("--task count-ones-bernoulli --dtype bfloat16 --out probe.png",),
+    examples=("--task count-ones-bernoulli --dtypes bfloat16 --out probe.png",),
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64"},
     memory=lambda: probe_memory,
     sweep=lambda: SWEPT,

@@ -71,7 +71,7 @@ class UntrainedBaselines(Result):
 
 @measurement(
     command="sensitivity untrained",
-    examples=('--prompt "Once upon a time" --kind initialised --kind shuffled --out untrained.png',),
+    examples=('--prompt "Once upon a time" --kinds initialised,shuffled --out untrained.png',),
     lines_of=(sensitivity,),
     memory=lambda: untrained_memory,
 )

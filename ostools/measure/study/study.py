@@ -89,7 +89,7 @@ class Study(Result):
 
 @measurement(
     command="mitigate",
-    examples=("--task count-ones --mitigation separator:every=3 --mitigation hint --lengths 4:64 --out study.html",),
+    examples=("--task count-ones --mitigations separator:every=3 --mitigations hint --lengths 4:64 --out study.html",),
     defaults={"task": "copy-last", "mitigations": "separator:every=3 hint interleave", "lengths": "4:64"},
     lines_of=(evaluate,),
     memory=lambda: study_memory,

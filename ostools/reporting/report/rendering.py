@@ -137,11 +137,11 @@ def _missing(measured: Measurements, sections: Mapping[str, Section]) -> list[st
 def verdicts(measured: Measurements) -> list[StripField]:
     """A field for each question, in the report's order; what was left for another time stands with its command."""
     tried = {*measured.provenance.parameters.get("sections", ())} - {
-        omission.section for omission in measured.left_out if "--section" in omission.reason
+        omission.section for omission in measured.left_out if "--sections" in omission.reason
     }
     fields = [section.verdict(measured) for section in SECTIONS.values() if section.verdict is not None]
     return [
-        replace(field, rule=f"{field.rule} `ostools report --section {field.section}` tests it")
+        replace(field, rule=f"{field.rule} `ostools report --sections {field.section}` tests it")
         if field.state == UNTESTED and field.section not in tried
         else field
         for field in fields

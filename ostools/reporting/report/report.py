@@ -201,7 +201,7 @@ def only_by_name(shape: Shape, pos: int, quick: bool = False) -> dict[str, str]:
     reasons = {name: section.dear(shape, pos) for name, section in SECTIONS.items()}
     if quick:
         reasons |= dict.fromkeys(NOT_QUICK, "a quick report leaves it out")
-    return {name: f"{reason}; `--section {name}` measures it" for name, reason in reasons.items() if reason}
+    return {name: f"{reason}; `--sections {name}` measures it" for name, reason in reasons.items() if reason}
 
 
 def _plan(shape: Shape, pos: int, lengths: Sequence[int], sections: Collection[str] | None, quick: bool) -> Plan:
@@ -243,7 +243,7 @@ def _command(
         words += (
             ["--ids", ",".join(map(str, prompt.ids.tolist()))] if isinstance(prompt, Prompt) else ["--prompt", prompt]
         )
-    words += [word for name in sections or () for word in ("--section", name)]
+    words += [word for name in sections or () for word in ("--sections", name)]
     words += [] if lengths is None else ["--lengths", lengths_text(lengths)]
     words += ["--quick"] if quick else []
     words += [*loading(models[0]), "--out", str(out)]

@@ -51,7 +51,7 @@ ATTENTION_LEAD = (
 )
 NO_BOUNDS = (
     "Theorem 5.1's bounds: they take minutes on a model of this size, and those of smaller ones are tens of powers of ten "
-    "above what is measured; `ostools bounds --variant local --variant theorem-5.1 --mlp-norm product` measures them"
+    "above what is measured; `ostools bounds --variants local --variants theorem-5.1 --mlp-norm product` measures them"
 )
 SHAPE_NOTE = (
     "The test compares means of log10 norms over fifteen blocks of neighbouring tokens, five to a third. A shape is named "

@@ -45,9 +45,8 @@ _MOST_SEED = 2**31 - 1
     command="sweep corpus",
     examples=(
         "--texts texts.jsonl --lengths 64,256 --cells kept --out x.png",
-        "--texts texts.jsonl --measure collapse --dtype bfloat16",
+        "--texts texts.jsonl --measure collapse --dtypes bfloat16",
     ),
-    renamed={"out": "cells"},
     lines_of=(sensitivity,),
     memory=lambda: corpus_memory,
 )
@@ -63,7 +62,7 @@ def corpus(
     count: int | None = None,
     seed: int = 0,
     mitigation: Mitigation | str | None = None,
-    out: str | Path | None = None,
+    cells: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Corpus | CorpusCollapse:
     """Profiles of windows of text over relative position, with intervals over texts; or with
@@ -83,10 +82,10 @@ def corpus(
         seed: of the texts, the windows, and an estimate, whose k-th cell takes seed + k.
         mitigation: of the forward pass. It has to change a logit of every window; where cells are
             stored, its name with options ("sliding-window:window=16") has to make it again.
-        out: a directory that keeps every cell (some 1,024 tokens). The same call resumes, and
+        cells: a directory that keeps every cell (some 1,024 tokens). The same call resumes, and
             `sweep.read_corpus` reads it without the model. A directory holds one corpus.
 
-    Raises `InputError` for texts that cannot be read or are all too short, for `out` while edits are active (a stored cell
+    Raises `InputError` for texts that cannot be read or are all too short, for `cells` while edits are active (a stored cell
     would not know of them), and for what the measurement refuses. Cells measured before stay.
     """
     described = describe(model)
@@ -94,7 +93,7 @@ def corpus(
     length_list, seed = _checked_lengths(model, lengths, measure), whole_number("seed", seed)
     if seed > _MOST_SEED:
         raise InputError(f"seed: expected at most {_MOST_SEED}, found {seed}")
-    if out is not None:
+    if cells is not None:
         _require_storable(model, what.mitigation)
     text_list, count = read_texts(texts), None if count is None else whole_number("count", count, 1)
     window_sets = draw(tokenizer_of(model), text_list, length_list, count=count, seed=seed)
@@ -104,8 +103,8 @@ def corpus(
     question |= {**what.as_dict, "weights": described.weight_hash, "config": described.config_hash}
     windows = _Windows(model, what, seed, Provenance.collect(model, corpus=question))
     batches = list(_batches(windows, [window_set.windows for window_set in window_sets]))
-    if out is not None:
-        return _measured(windows, batches, Path(out), progress)
+    if cells is not None:
+        return _measured(windows, batches, Path(cells), progress)
     with tempfile.TemporaryDirectory(prefix="ostools-corpus-") as directory:
         return _measured(windows, batches, Path(directory), progress)
 
@@ -124,7 +123,7 @@ def _require_storable(model: TransformerBridge, mitigation: Mitigation | None) -
     if edits := hooks.active_edits(model):
         raise InputError(
             f"corpus: expected a model without edits where cells are stored, found {edits[0].kind!r} at {edits[0].where}: "
-            f"leave its block, or leave out away{OF_A_LEFT_HOOK}"
+            f"leave its block, or leave cells away{OF_A_LEFT_HOOK}"
         )
     made = None
     with suppress(mitigations.MitigationError):
@@ -132,7 +131,7 @@ def _require_storable(model: TransformerBridge, mitigation: Mitigation | None) -
     if mitigation is not None and made != mitigation:
         raise InputError(
             f"corpus: expected a mitigation that its name makes where cells are stored, found {mitigation!r}: give a "
-            "name with options, or leave out away"
+            "name with options, or leave cells away"
         )
 
 

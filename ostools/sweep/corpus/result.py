@@ -97,7 +97,7 @@ class CorpusCollapse(Result):
 
 
 def read_corpus(directory: str | Path) -> Corpus | CorpusCollapse:
-    """The corpus that `ost.corpus(..., out=directory)` measured, read without its model.
+    """The corpus that `ost.corpus(..., cells=directory)` measured, read without its model.
 
     Raises `InputError` for a directory without a corpus, and for one that is not complete.
     """

@@ -279,7 +279,7 @@ def test_a_tasks_question_brings_its_corrupt_run_and_its_two_answers(embedded: T
         ({"queries": [3]}, "queries: expected what='edges'"),
         ({"what": "edges", "queries": [9]}, "positions: expected some out of 0..5, found 9"),
         ({"logit": (7, 7)}, "expected two different tokens"),
-        ({"what": "neurons"}, "unknown what 'neurons'"),
+        ({"what": "neurons"}, "what: expected .*, found 'neurons'"),
     ],
 )
 def test_what_there_is_not_is_refused(options: dict[str, Any], message: str) -> None:

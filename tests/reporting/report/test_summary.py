@@ -332,9 +332,9 @@ def test_what_a_mitigation_raises_or_lowers_is_said_of_the_quantity() -> None:
 def test_what_was_not_tried_stands_with_the_command_that_tries_it() -> None:
     """Sections that were not asked for, or were left out by size; what was tried and refused has its reason below."""
     tried = replace(PROVENANCE, parameters={"sections": ["evaluate", "sensitivity"]})
-    dear = LeftOut("sensitivity", "it takes hours; `--section sensitivity` measures it")
+    dear = LeftOut("sensitivity", "it takes hours; `--sections sensitivity` measures it")
     fields = verdicts(Measurements(tried, "text", ("t",), left_out=[dear, LeftOut("evaluate", "not read")]))
-    with_command = {field.section for field in fields if "`ostools report --section" in field.rule}
+    with_command = {field.section for field in fields if "`ostools report --sections" in field.rule}
     assert with_command == {"collapse", "position", "failure-stage", "mitigations"}
 
 

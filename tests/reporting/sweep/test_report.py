@@ -181,7 +181,7 @@ def test_hostile_names_and_errors_stay_text(tmp_path: Path) -> None:
     [
         ("--run none", "found no sweep.json"),
         ("--run . --prompt x", "leave out --prompt"),
-        ("--run . --model x --section collapse --lengths 1:4", "--model and --section and --lengths"),
+        ("--run . --model x --sections collapse --lengths 1:4", "--model and --sections and --lengths"),
         ("--run . --out x.pdf", "expected a name ending in .html"),
     ],
 )
