@@ -10,7 +10,7 @@ from ostools.reporting.sections.glossary import GLOSSARY, Term
 PAGE = Path(__file__).parents[1] / "docs" / "glossary.md"
 HEAD = """# Glossary
 
-Twelve terms, as these pages, the reports and the charts use them. The paper is "Transformers need glasses!" (arXiv 2406.04267).
+The terms as these pages, the reports and the charts use them. The paper is "Transformers need glasses!" (arXiv 2406.04267).
 Where a word is ours and not the paper's, that is said. `python -m scripts.glossary` writes this page: every report shows
 the same words.
 """

@@ -89,7 +89,7 @@ def versions_of(versions: Mapping[str, Any]) -> str:
 
 def reading_section() -> Section:
     """How far the numbers carry, and what the words mean."""
-    words = Part(title="Twelve words", terms=[(term.name, term.explained) for term in GLOSSARY])
+    words = Part(title="Words", terms=[(term.name, term.explained) for term in GLOSSARY])
     return Section("reading", "Reading the numbers", "Reading the numbers", "", [Part(items=CAVEATS), words])
 
 

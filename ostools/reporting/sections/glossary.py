@@ -1,4 +1,4 @@
-"""Twelve terms as reports, charts and the documentation use them.
+"""Terms as reports, charts and the documentation use them.
 
 `python -m scripts.glossary` writes docs/glossary.md of them.
 """
@@ -112,5 +112,20 @@ GLOSSARY = (
         "such as a comma after every third digit, and a hint in the prompt.",
         "Section 4, “A simple solution to representational collapse”; Figure 2 (b)",
         "theory.md#section-7",
+    ),
+    Term(
+        "Activation patching",
+        "An activation of one run is put into another run, of a prompt of as many tokens, to see how much of the answer goes "
+        "with it. Denoising puts the clean run's into the corrupt one, noising the corrupt run's into the clean one. A share "
+        "is of the gap between the two runs. The words are the field's.",
+        "",
+        "theory.md#section-8",
+    ),
+    Term(
+        "Attention knockout",
+        "Some tokens can no longer attend to some others, in a few layers in a row. What the answer loses had come along "
+        "these edges, or along what they feed. The word is the field's.",
+        "",
+        "theory.md#section-8",
     ),
 )
