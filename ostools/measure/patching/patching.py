@@ -51,7 +51,7 @@ DIRECTIONS = (DENOISING, NOISING)
 LOG_P, LOGIT, DIFFERENCE = "log_probability", "logit", "logit_difference"
 _COLUMNS = (
     *("direction", "part", "layer", "position", "positions", "token", "head"),
-    *("quantity", "clean", "corrupt", "patched", "effect", "share", "predicted_effect"),
+    *("answer", "against", "quantity", "clean", "corrupt", "patched", "effect", "share", "predicted_effect"),
 )
 _ROUNDINGS = 64
 """A gap up to this many roundings of the greatest logit is none: what is left of sums over d_model and over the vocabulary."""
@@ -63,11 +63,11 @@ class Patching(Result):
 
     Columns: direction (denoising: clean into corrupt; noising: corrupt into clean; knockout: edges cut in the clean run), part
     (its name), layer (of residual streams l of v^(l), L what the last block leaves; else of the block, the first of a window),
-    position (the first of the positions that are patched together; NA for a head), positions (all of them, as text), token
-    (the clean prompt's), head (NA but for heads); quantity (log_probability of the answer, nats; logit, or logit_difference of
-    the two answers, the model's own, after a soft-cap); clean, corrupt (the two runs without a patch), patched, effect (patched
-    minus the run that was patched), share (of the gap to the other run: 0 nothing, 1 all of it), predicted_effect (first order;
-    NaN where it was not asked for).
+    position (the first of those that are patched together; NA for a head), positions (all of them, as text), token (the clean
+    prompt's), head (NA but for heads); answer (the token that is scored), against ("" where there is no second one); quantity
+    (log_probability of the answer, nats; logit, or logit_difference of the two answers, the model's own, after a soft-cap);
+    clean, corrupt (the two runs without a patch), patched, effect (patched minus the run that was patched), share (of the gap
+    to the other run: 0 nothing, 1 all of it), predicted_effect (first order; NaN where it was not asked for).
     """
 
     tables: ClassVar = (TableHead(columns="direction part token quantity patched effect share", greatest="share"),)
@@ -175,7 +175,8 @@ def patch(
         ways = {DENOISING: (corrupt_run, clean), NOISING: (clean, corrupt_run)}
         if what == EDGES:
             ways = {KNOCKOUT: (clean, corrupt_run)}
-        named, tables = _named(patches, mitigated.prompts[0]), []
+        named = _named(patches, mitigated.prompts[0]).assign(answer=texts[0], against="".join(texts[1:]))
+        tables = []
         for index, (direction, (host, donor)) in enumerate(ways.items()):
             way_progress = part_of(progress, index, index + 1, len(ways), units=100)
             patched, effects = patcher.patched(host, donor, patches, way_progress)

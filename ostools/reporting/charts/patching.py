@@ -8,6 +8,7 @@ import altair as alt
 
 from ostools.measure.patching.patching import DENOISING, KNOCKOUT, LOG_P, NOISING, Patching
 from ostools.measure.patching.runs import HEADS, RESIDUAL
+from ostools.reporting.findings.effects import patched_logit
 from ostools.reporting.forms import TOKENS_WIDTH, gradient, heat
 from ostools.reporting.style import axes, draw, theme
 from ostools.results import Frame
@@ -58,14 +59,13 @@ def patching_chart(result: Patching) -> Any:
         for name in directions
     ]
     parameters = result.provenance.parameters
-    logit = " − ".join(f"“{theme.short_word(str(token))}”" for token in parameters["logit"])
     left_out = len(table) - len(rows)
     notes = (
         ["Left out: the tokens before the first that differs; nothing patched there changes anything."]
         if left_out
         else []
     )
-    title = f"Where {_PARTS[parameters['what']]} carries the logit {logit}"
+    title = f"Where {_PARTS[parameters['what']]} carries the logit {patched_logit(table)}"
     return draw.figure(
         [panels] if beside else [[panel] for panel in panels],
         title,

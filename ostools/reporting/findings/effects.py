@@ -11,6 +11,7 @@ from ostools.ground.words import number
 from ostools.measure import Faithfulness
 from ostools.measure.faithfulness.faithfulness import BETWEEN
 from ostools.reporting.findings import MOST, first_few, shape_sentence
+from ostools.reporting.style.theme import display_token
 from ostools.results import Frame, Row
 
 if TYPE_CHECKING:
@@ -167,15 +168,14 @@ def patching_findings(result: Patching) -> list[str]:
     """Where the answer is carried in each direction, whether the two runs have the two answers, and whether first order may be
     believed."""
     table: Any = result.frame
-    parameters = result.provenance.parameters
-    table, answers = table[table["quantity"] != "log_probability"], parameters["logit"]
-    logit = " - ".join(f"“{token}”" for token in answers)
+    table, what = table[table["quantity"] != "log_probability"], result.provenance.parameters["what"]
+    logit = patched_logit(table)
     sentences = []
     for direction, rows in table.groupby("direction", sort=False):
-        words = _carried(rows) if parameters["what"] == "residual" else [_greatest(rows)]
+        words = _carried(rows) if what == "residual" else [_greatest(rows)]
         sentences.append(f"Measured, {direction}, share of the gap in the logit {logit}: {', '.join(words)}.")
     clean, corrupt = table[["clean", "corrupt"]].iloc[0]
-    wrong = "" if len(answers) == 1 or clean > 0 > corrupt else ": the two runs do not have the two answers"
+    wrong = "" if not table["against"].iloc[0] or clean > 0 > corrupt else ": the two runs do not have the two answers"
     sentences.append(f"The gap is from {number(clean)} (clean) to {number(corrupt)} (corrupt){wrong}.")
     if table["predicted_effect"].notna().all():
         verdicts = [row for row in result.agreement.to_dict("records") if row["quantity"] != "log_probability"]
@@ -183,10 +183,16 @@ def patching_findings(result: Patching) -> list[str]:
     return sentences[:MOST]
 
 
+def patched_logit(table: Any) -> str:
+    """The logit that is scored, or the difference."""
+    answer, against = table[["answer", "against"]].iloc[0]
+    return f"“{display_token(answer)}”" + (f" − “{display_token(against)}”" if against else "")
+
+
 def _greatest(rows: Any) -> str:
     """The part with the greatest share."""
     row = rows.loc[rows["share"].abs().idxmax()]
-    token = f" (“{row['token']}”)" if row["token"] else ""
+    token = f" (“{display_token(row['token'])}”)" if row["token"] else ""
     return f"the greatest of {len(rows)} parts is {row['part']}{token}, {row['share']:.0%}"
 
 
@@ -196,7 +202,7 @@ def _carried(rows: Any) -> list[str]:
     ranges = [group for _, group in best.groupby((best["positions"] != best["positions"].shift()).cumsum())]
     longest = sorted(sorted(ranges, key=len, reverse=True)[:_RANGES], key=lambda group: group["layer"].iloc[0])
     return [
-        f"“{group['token'].iloc[0]}” at {group['positions'].iloc[0]} in layers {group['layer'].iloc[0]} to "
+        f"“{display_token(group['token'].iloc[0])}” at {group['positions'].iloc[0]} in layers {group['layer'].iloc[0]} to "
         f"{group['layer'].iloc[-1]} ({group['share'].min():.0%} to {group['share'].max():.0%})"
         for group in longest
     ]

@@ -140,4 +140,19 @@ GLOSSARY = (
         "",
         "theory.md#section-4",
     ),
+    Term(
+        "Activation patching",
+        "An activation of one run is put into another run, of a prompt of as many tokens, to see how much of the answer goes "
+        "with it. Denoising puts the clean run's into the corrupt one, noising the corrupt run's into the clean one. A share "
+        "is of the gap between the two runs. The words are the field's.",
+        "",
+        "theory.md#section-8",
+    ),
+    Term(
+        "Attention knockout",
+        "Some tokens can no longer attend to some others, in a few layers in a row. What the answer loses had come along "
+        "these edges, or along what they feed. The word is the field's.",
+        "",
+        "theory.md#section-8",
+    ),
 )

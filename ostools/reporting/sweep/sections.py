@@ -48,6 +48,10 @@ _PATHS = (
     "Theorem 5.1's sums over paths. A certified bound is one of the operator norm of the derivative that stands beside it. The "
     f"paper's forms are not bounds. {_LONGEST}"
 )
+_PATCHED = (
+    "Activations of a clean run put into a corrupt one, and the other way: the share of the gap between the two runs that goes "
+    f"with each part. {_LONGEST}"
+)
 
 
 def _result_block(cells: Cells, result: Any, name: str) -> Part:
@@ -250,5 +254,6 @@ LOOKS: dict[str, Look] = {
         longest=True,
     ),
     "bounds": Look("Bounds and forms (Theorem 5.1)", _PATHS, ("dtype", "mitigation"), bounds_part),
+    "patch": Look("What carries the answer?", _PATCHED, ("dtype", "mitigation", "seed", "length"), longest=True),
 }
 """In the order of the page."""
