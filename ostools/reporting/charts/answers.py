@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -259,7 +260,7 @@ def _constant_share(result: Evaluation) -> float:
     return right / prompts
 
 
-_COLUMN, _ABOVE, _BENEATH = 300, 190, 120
+_COLUMN, _ABOVE, _BENEATH, _LETTERS = 300, 190, 120, 115
 _FLOORS = {
     "distance": ("distance of n and n + 1 at y (float64)", [1, 0]),
     "pair_noise": ("rounding noise of this difference", [1.5, 2.5]),
@@ -291,7 +292,7 @@ def counting_chart(result: Counting) -> alt.VConcatChart:
         points = error_points(answers, outcome, x, largest_error(frame), _NUMBER_LOOKS, filled=True, size=32)
         below.append(draw.panel([points, *_marks(row, end, lengths, labelled=False)], _COLUMN, _BENEATH))
     title = f"{task}: distance between the prompts of n and n + 1 items, and the answers"
-    notes = [*map(counting_words, summary)]
+    notes = [line for row in summary for line in textwrap.wrap(counting_words(row), _LETTERS)]
     return draw.figure([above, below], title, notes, between=16, color="shared", shape="shared", strokeDash="shared")
 
 

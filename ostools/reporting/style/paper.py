@@ -55,7 +55,8 @@ def _fit(spec: dict[str, Any], room: float | int) -> None:
         _fit(panel, room / columns)
     if not panels:
         _fit_panel(spec, room)
-    elif columns < len(panels) and spec.pop("hconcat", None):
+    elif columns < len(panels) and "vconcat" not in spec:
+        spec.pop("hconcat", None)
         spec |= {"concat": panels, "columns": columns}
         for _, node in _nodes(panels):  # what a panel left to its neighbour, it now says itself
             node |= {"labels": True} if node.get("labels") is False else {}

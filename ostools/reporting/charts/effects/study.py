@@ -81,7 +81,7 @@ def _rows(result: Study) -> Frame:
     ends = ["low", "high", "verdict_low", "verdict_high"]
     for name in ("effect", *ends):
         rows[name] = np.where(effects["scale"] == "log10 ratio", 10.0 ** effects[name], scale * effects[name])
-    rows[ends] = rows[ends].where(np.equal(limits, "")[:, None])
+    rows.loc[[limit != "" for limit in limits], ends] = np.nan  # a bound has no interval
     rows["panel"] = [
         _TITLES[quantity].format(dtype=dtype) for quantity, dtype in zip(rows["quantity"], rows["dtype"], strict=True)
     ]
