@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -152,20 +153,26 @@ def _share_panel(summary: Frame, mitigated: bool, end: int | None, constant: flo
     x = length_axis(summary["length"], _ITEMS)
     y, marks = axes.share("share, probability"), []
     for name, (words, *_) in present.items():
-        columns = ["length", "right", "asked", *(["wilson_low", "wilson_high"] if name == "accuracy" else [])]
+        is_share = name == "accuracy"
+        columns = ["length", "right", "asked", *(["wilson_low", "wilson_high"] if is_share else [])]
         rows = summary[columns].assign(value=summary[name], series=words).dropna(subset="value")
         rows = rows.dropna(axis="columns", how="all") if len(rows) else rows  # else every column would go
-        bands, points = [("wilson_low", "wilson_high", 0.16)], 28 if name == "accuracy" else 0
-        marks += curve(rows, x, y, hue, dash=dash, bands=bands, points=points)
+        bands = [("wilson_low", "wilson_high", 0.16)]
+        marks += curve(rows, x, y, hue, dash=dash, bands=bands, points=28 * is_share)
         if "wilson_low" in rows and rows["length"].nunique() == 1:
             marks += rules(rows, "x", x, "wilson_low", "wilson_high", color=hue)
-        if name == "accuracy" and mitigated and (idle := summary["active"] == 0).any():
-            ring = draw.rows(summary[idle][["length"]].assign(value=summary["accuracy"], series=words))
-            ring = ring.mark_point(size=30, shape="circle", fill=theme.LIGHT_GROUND, opacity=1, strokeWidth=1.4)
-            marks.append(ring.encode(x=x, y=alt.Y("value:Q", **y), color=hue))
+    if mitigated and (summary["active"] == 0).any():
+        marks.append(_idle_rings(summary[summary["active"] == 0], x, y, hue))
     if constant is not None:
         marks += draw.line_at("y", "value", constant, colour=theme.colour("float64"), dash=[1, 2])
     return draw.panel([*marks, *training_end(end, summary["length"], 0.62 * _HEIGHT)], _WIDTH, _HEIGHT)
+
+
+def _idle_rings(rows: Frame, x: alt.X, y: dict[str, Any], hue: Any) -> Any:
+    """A hollow mark at each length at which the mitigation changed nothing."""
+    ring = draw.rows(rows[["length"]].assign(value=rows["accuracy"], series=_ACCURACY))
+    ring = ring.mark_point(size=30, shape="circle", fill=theme.LIGHT_GROUND, opacity=1, strokeWidth=1.4)
+    return ring.encode(x=x, y=alt.Y("value:Q", **y), color=hue)
 
 
 def _answers_panel(frame: Frame, end: int | None) -> Any:
@@ -253,7 +260,7 @@ def _constant_share(result: Evaluation) -> float:
     return right / prompts
 
 
-_COLUMN, _ABOVE, _BENEATH = 300, 190, 120
+_COLUMN, _ABOVE, _BENEATH, _LETTERS = 300, 190, 120, 115
 _FLOORS = {
     "distance": ("distance of n and n + 1 at y (float64)", [1, 0]),
     "pair_noise": ("rounding noise of this difference", [1.5, 2.5]),
@@ -285,7 +292,7 @@ def counting_chart(result: Counting) -> alt.VConcatChart:
         points = error_points(answers, outcome, x, largest_error(frame), _NUMBER_LOOKS, filled=True, size=32)
         below.append(draw.panel([points, *_marks(row, end, lengths, labelled=False)], _COLUMN, _BENEATH))
     title = f"{task}: distance between the prompts of n and n + 1 items, and the answers"
-    notes = [*map(counting_words, summary)]
+    notes = [line for row in summary for line in textwrap.wrap(counting_words(row), _LETTERS)]
     return draw.figure([above, below], title, notes, between=16, color="shared", shape="shared", strokeDash="shared")
 
 

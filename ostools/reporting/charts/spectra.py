@@ -188,5 +188,5 @@ def hops_findings(result: Hops) -> list[str]:
         f"Of the frozen derivative's ||J||², in the median over {len(spread)} tokens before the last: {', '.join(shares)}."
         f"{windows}",
         f"The sizes of the parts add up to {number(float(spread.median()))} times the size of their sum in the median, "
-        f"{number(float(spread.max()))} times at most: so far do paths of different length cancel.",
+        f"{number(float(spread.max()))} times at most: what is above 1 cancels.",
     ]

@@ -111,7 +111,7 @@ def evaluation_findings(result: Evaluation) -> list[str]:
     """How many answers are right, the worst length, lengths of training and beyond, wrong numbers, and how it was asked."""
     right, total = answer_counts(result)
     task = theme.inert(task_of(result))
-    first = f"The model answers {right} of {total} prompts of {task} right."
+    first = f"The model answers {right} of {total} prompts of {task} right ({_span(result)})."
     if not result.read:
         first = f"None of {total} texts holds an answer in the form that {task} asks for."
     wrong_numbers = " ".join([*favourite_numbers(result), *heaping_sentences(result)])
@@ -193,25 +193,29 @@ def constant_words(result: Evaluation) -> str:
     )
 
 
+def _span(result: Evaluation) -> str:
+    lengths = result.summary["length"].tolist()
+    return f"{lengths[0]} to {lengths[-1]} items" if len(lengths) > 1 else f"{lengths[0]} items"
+
+
 def answers_sentence(result: Evaluation) -> str:
-    """How many answers are right over all lengths, at the worst length, where they differ, and by one answer to all."""
+    """How many answers could not be read, how many are right at the worst length, where lengths differ, and by one answer to
+    all."""
     summary: Frame = result.summary
-    right, total = answer_counts(result)
-    lengths = summary["length"].tolist()
-    span = f"{lengths[0]} to {lengths[-1]} items" if len(lengths) > 1 else f"{lengths[0]} items"
-    text = f"Measured on {frame_of(result)['task'].iloc[0]}, {right} of {total} answers are right ({span})"
-    if unread_count := total - result.read:
-        text += f"; {unread_count} could not be read, and are neither right nor wrong"
-    constant = f" B{words[1:]}" if (words := constant_words(result)) else ""
-    if summary["accuracy"].nunique() == 1:
-        return f"{text}.{constant}"
-    worst = summary.loc[summary["accuracy"].idxmin()]
-    low, high = float(worst["wilson_low"]), float(worst["wilson_high"])
-    interval = "" if low != low else f", Wilson 95% {low:.0%} to {high:.0%}"
-    within = worst["within_training"]
-    where = "" if pd.isna(within) or bool(within) else ", a length never trained"
-    least = f"{int(worst['right'])} of {int(worst['asked'])}{interval}"
-    return f"{text}; fewest at {int(worst['length'])} items{where}: {least}.{constant}"
+    sentences = []
+    if unread_count := answer_counts(result)[1] - result.read:
+        sentences.append(f"{unread_count} could not be read, and are neither right nor wrong.")
+    if summary["accuracy"].nunique() > 1:
+        worst = summary.loc[summary["accuracy"].idxmin()]
+        low, high, within = float(worst["wilson_low"]), float(worst["wilson_high"]), worst["within_training"]
+        interval = "" if low != low else f", Wilson 95% {low:.0%} to {high:.0%}"
+        where = "" if pd.isna(within) or bool(within) else ", a length never trained"
+        sentences.append(
+            f"Fewest right at {int(worst['length'])} items{where}: {int(worst['right'])} of {int(worst['asked'])}{interval}."
+        )
+    if words := constant_words(result):
+        sentences.append(f"B{words[1:]}")
+    return " ".join(sentences)
 
 
 def difference_findings(result: AnswerDifference) -> list[str]:

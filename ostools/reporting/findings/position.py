@@ -56,7 +56,8 @@ def _predicted(read_at: Mapping[str, Any], next_tokens: Sequence[str], unit: str
     counts, total = Counter(next_tokens), len(next_tokens)
     answers = Counter(token for token in next_tokens if _may_answer(read_at, token))
     if len(counts) == 1:
-        words = f"The next token here is {_quoted(next_tokens[0])}" + (f" at every {unit}" if total > 1 else "")
+        where = f" at every {unit.removesuffix('s')}" if total > 1 else ""
+        words = f"The next token here is {_quoted(next_tokens[0])}{where}"
     elif read_at["numeric"] and answers:
         ((favourite, often),) = answers.most_common(1)
         words = f"The next token here is a number at {answers.total()} of {total} {unit}"

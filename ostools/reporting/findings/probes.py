@@ -63,17 +63,14 @@ def failure_stage_findings(result: FailureStage) -> list[str]:
     undecodable = f" {UNDECODABLE_WORDS}" if (rows["verdict"] == UNDECODABLE).any() else ""
     verdicts = " ".join(f"{name}{under}: {_verdicts(group)}." for name, group in rows.groupby("dtype", sort=False))
     of_dtype = f"{dtype}: " if frame["dtype"].nunique() > 1 else ""
-    has_answers = len(result.answers) > 0  # rows of a sweep have none
-    sentences = [
-        f"{of_dtype}{error_verdict(result).sentence}" if first == NONE and has_answers else "",
-        _answer_counts(result, dtype, first) if has_answers else "",
-        f"{verdicts}{undecodable}",
-        " ".join([_best(probes, dtype, under), *_steps(probes, dtype, under)])
-        if probes is not None and len(probes.frame)
-        else "",
-        " ".join(mitigation_changes(result, name) for name in mitigations if name != NONE and first == NONE),
-    ]
-    return [sentence for sentence in sentences if sentence]
+    sentences = [f"{of_dtype}{error_verdict(result).sentence}"] if first == NONE and len(result.answers) else []
+    sentences += [_answer_counts(result, dtype, first)] if len(result.answers) else []  # rows of a sweep have none
+    sentences.append(f"{verdicts}{undecodable}")
+    if probes is not None and len(probes.frame):
+        sentences.append(" ".join([_best(probes, dtype, under), *_steps(probes, dtype, under)]))
+    if first == NONE and len(mitigations) > 1:
+        sentences.append(" ".join(mitigation_changes(result, name) for name in mitigations[1:]))
+    return sentences
 
 
 def _answer_counts(result: FailureStage, dtype: str, mitigation: str) -> str:
@@ -140,8 +137,8 @@ def intervention_findings(result: ProbeIntervention) -> list[str]:
         most = rows.loc[rows["intervention"].abs().idxmax()]
         along = "the weights of the probe" if direction == "probe" else "the direction of the data"
         follows = (
-            f"; of {most['asked']} prompts at which the right answer's first token led the others', {most['followed']:.0%} "
-            "then have that of the next one in front"
+            f"; of {most['asked']} prompts with the right answer's first token as the likeliest, {most['followed']:.0%} then "
+            "have the next answer's"
             if most["asked"]
             else ""
         )

@@ -29,7 +29,7 @@ def profile_findings(result: Profile) -> list[str]:
     """The verdict on the shape, then the first token's share of the sum, a sentence a linearisation."""
     shares = [
         f"{row['linearisation']}: the first token has {row['sink_share']:.1%} of the sum over all tokens, the last one "
-        f"{row['last_share']:.1%}; as much as {number(row['effective_tokens'])} equal tokens would have."
+        f"{row['last_share']:.1%}; the sum is spread as over {number(row['effective_tokens'])} equal tokens."
         for row in result.summary.to_dict("records")
     ]
     return shape_findings(result) + first_few(shares, MOST - 2)
@@ -65,12 +65,12 @@ def prompts_findings(result: Sensitivities | PromptBounds) -> list[str]:
         shares = rows["mean"].to_numpy(float)
         parts = ("first third", "middle third", "last third") if len(shares) >= 3 else ("first half", "last half")
         words = [
-            f"one of the {part} {number(float(share.mean()))}"
+            f"{part} {number(float(share.mean()))}"
             for part, share in zip(parts, np.array_split(shares, len(parts)), strict=True)
             if len(share)
         ]
         sentences.append(
-            f"{source}, {NORMS[str(norm)]}, mean over {len(result)} prompts, a token's share of the sum over an even share: "
+            f"{source}, {NORMS[str(norm)]}, a token's share of the sum over an even share, mean over {len(result)} prompts: "
             f"{', '.join(words)}."
         )
     return first_few(sentences)

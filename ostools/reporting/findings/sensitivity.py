@@ -162,23 +162,14 @@ def layers_finding(result: Sensitivity) -> str:
     frame: Frame = frame_of(result)
     name = "full" if "full" in set(frame["linearisation"]) else str(frame["linearisation"].iloc[0])
     kind, norm = _kind_and_norm(result)
-    rows = frame[frame["linearisation"] == name]
-    last, layers = rows["position"].max(), sorted(set(rows["layer"]))
-    low, high = layers[0], layers[-2]  # above the last block every token but the last has none
-    ends = rows[rows["layer"].isin((low, high))].set_index("layer")
-    column = f"{norm}_norm"
-    norms = {"the last token's own": ends.loc[ends["position"] == last, column]}
-    if last > 0:
-        norms["the others' median"] = of_text(ends[ends["position"] < last]).groupby("layer")[column].median()
-    where = f"({name}, {kind}, {NORMS[norm]})"
-    if low == high:
-        ends_of_one = (f"{words} is {number(float(values[low]))}" for words, values in norms.items())
-        return f"At layer {low}, which the only block reads {where}, {', '.join(ends_of_one)}."
-    changes = (
-        f"{words} goes from {number(float(values[low]))} to {number(float(values[high]))}"
-        for words, values in norms.items()
-    )
-    return f"From layer {low} to layer {high} {where} {', '.join(changes)}."
+    rows, layers = frame[frame["linearisation"] == name], sorted(set(frame["layer"]))
+    parts = []
+    for layer in dict.fromkeys((layers[0], layers[-2])):  # above the last block every token but the last has none
+        at_layer = rows[rows["layer"] == layer].sort_values("position")
+        before = of_text(at_layer[:-1])[f"{norm}_norm"]
+        part = f"at layer {layer} the last token's own is {number(float(at_layer[f'{norm}_norm'].iloc[-1]))}"
+        parts.append(part + (f", the others' median {number(float(before.median()))}" if len(before) else ""))
+    return f"{kind.capitalize()}, {name}, {NORMS[norm]}: {'; '.join(parts)}."
 
 
 def shape_findings(result: Profile) -> list[str]:
@@ -216,7 +207,7 @@ def shape_findings(result: Profile) -> list[str]:
 
 def comparison_findings(result: Comparison) -> list[str]:
     """Whether every certified bound holds, and how loose the tightest is; which of the other forms are believed."""
-    return [sentence for sentence in (_bounds_words(result.summary), _forms_words(result.summary)) if sentence]
+    return [sentence for sentence in (_bounds_words(result.summary), *_forms_words(result.summary)) if sentence]
 
 
 def whether_it_holds(holds: Any) -> str:
@@ -249,10 +240,10 @@ def _bounds_words(table: Frame) -> str:
     return f"Every certified bound holds; {tightest}"
 
 
-def _forms_words(table: Frame) -> str:
+def _forms_words(table: Frame) -> list[str]:
     forms: Frame = table[table["kind"] != "certified"]
     if forms.empty:
-        return ""
+        return []
     tested: Frame = forms[forms["believed"].notna()]
     believed = int(tested["believed"].astype(bool).sum())
     state = (
@@ -260,10 +251,11 @@ def _forms_words(table: Frame) -> str:
     )
     rows = sorted(forms.to_dict("records"), key=lambda row: {False: 0, True: 1}.get(row["believed"], 2))
     words = " ".join(f"`{row['variant']}` is {row['words']}." for row in rows)
-    return (
-        f"Forms that are not bounds: {state}. {words} Fixed beforehand: an order is right from a rank correlation of "
-        f"{RIGHT_RANK:g} on, over at least {FEWEST} tokens, and a size within a factor of {RIGHT_FACTOR:g}."
+    rule = (
+        f"Fixed beforehand: an order is right from a rank correlation of {RIGHT_RANK:g} on, over at least {FEWEST} tokens, "
+        f"and a size within a factor of {RIGHT_FACTOR:g}."
     )
+    return [f"Forms that are not bounds: {state}.", f"{words} {rule}"]
 
 
 def no_size(median: float) -> str:

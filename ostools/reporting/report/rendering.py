@@ -49,36 +49,46 @@ _LEAD = (
     "Representational collapse and over-squashing, measured on {} and held against “Transformers need glasses!” "
     "(arXiv 2406.04267). {}"
 )
+_TWO = "Each number is of the model that its section names. The distances and norms of two models do not share a unit."
 
 
 def render_report(measured: Sequence[Measurements], command: str) -> str:
     """The page of one model, or of two."""
-    sections = [sections_of(of_one) for of_one in measured]
+    sections = [sections_of(of_model) for of_model in measured]
     screens = [first_screen(*pair) for pair in zip(measured, sections, strict=True)]
-    runs = [run_section(of_one) for of_one in measured]
+    runs = [run_section(of_model) for of_model in measured]
     last = [reading_section(), again_section(command, measured[0].prompt)]
-    if len(measured) == 1:
-        model: Any = measured[0].provenance.model
-        title = "The embedded model" if model["name"] == EMBEDDED else theme.title(title_of(model))
-        size = f"{model['architecture']}, {model['n_parameters']:,} parameters, {model['dtype']}."
-        first = Section("findings", "Findings", "Findings", "", screens)
-        return render_sections(title, _LEAD.format("this model", size), [first, *runs, *sections[0].values(), *last])
-    names = _names(measured)
+    if len(measured) == 2:
+        names = _names(measured)
+        by_question = _by_question(names, runs, sections)
+        page = [_two_screens(names, screens), *by_question, *last]
+        return render_sections(" and ".join(names), _LEAD.format("two models", _TWO), page)
+    model: Any = measured[0].provenance.model
+    title = "The embedded model" if model["name"] == EMBEDDED else theme.title(title_of(model))
+    size = f"{model['architecture']}, {model['n_parameters']:,} parameters, {model['dtype']}."
+    first = Section("findings", "Findings", "Findings", "", screens)
+    return render_sections(title, _LEAD.format("this model", size), [first, *runs, *sections[0].values(), *last])
+
+
+def _two_screens(names: Sequence[str], screens: Sequence[Part]) -> Section:
+    """The first screens of two models side by side, their charts below."""
     suffixed = [replace(screen, suffix=f"-{place}") for place, screen in enumerate(screens, 1)]
     columns = [replace(screen, title=name, overview=()) for screen, name in zip(suffixed, names, strict=True)]
     charts = [Part(overview=screen.overview, suffix=screen.suffix) for screen in suffixed]
-    first = Section("findings", "Findings", "Findings", "", [Part(columns=columns), Part(columns=charts)])
-    pages = [[run, *(present.get(name) for name in SECTIONS)] for run, present in zip(runs, sections, strict=True)]
-    by_question = [
-        _of_model(section, place, names[place])
-        for pair in zip(*pages, strict=True)
-        for place, section in enumerate(pair)
-        if section is not None
+    return Section("findings", "Findings", "Findings", "", [Part(columns=columns), Part(columns=charts)])
+
+
+def _by_question(
+    names: Sequence[str], runs: Sequence[Section], sections: Sequence[Mapping[str, Section]]
+) -> list[Section]:
+    """What was run, then question by question: the first model's section before the second's."""
+    by_name = [{"run": run, **present} for run, present in zip(runs, sections, strict=True)]
+    return [
+        _of_model(by_name[place][section], place, name)
+        for section in ("run", *SECTIONS)
+        for place, name in enumerate(names)
+        if section in by_name[place]
     ]
-    note = (
-        "Each number is of the model that its section names. The distances and norms of two models do not share a unit."
-    )
-    return render_sections(" and ".join(names), _LEAD.format("two models", note), [first, *by_question, *last])
 
 
 def sections_of(measured: Measurements) -> dict[str, Section]:
@@ -89,7 +99,7 @@ def sections_of(measured: Measurements) -> dict[str, Section]:
 
 def _names(measured: Sequence[Measurements]) -> list[str]:
     """What the page calls each model; no two alike."""
-    names = [theme.title(title_of(of_one.provenance.model), 60) for of_one in measured]
+    names = [theme.title(title_of(of_model.provenance.model), 60) for of_model in measured]
     return names if names[0] != names[1] else [f"{names[0]} (the first)", f"{names[1]} (the second)"]
 
 

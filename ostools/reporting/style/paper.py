@@ -48,17 +48,15 @@ def sized(chart: Any, size: str | float | int | None, title: bool = True) -> Fin
 
 def _fit(spec: dict[str, Any], room: float | int) -> None:
     """Give each panel the width with which as many as fit stand in a row, and break its words."""
-    if isinstance(title := spec.get("title"), dict):
-        for part in {"text", "subtitle"} & title.keys():
-            letter = _BOLD if part == "text" and title.get("fontWeight") != "normal" else _LETTER
-            title[part] = _wrapped(title[part], room / letter)
+    _wrap_title(spec.get("title"), room)
     panels = next((spec[kind] for kind in ("vconcat", "hconcat", "concat") if kind in spec), [])
     columns = 1 if "vconcat" in spec else max(1, min(spec.get("columns", len(panels)), int(room // (_LEAST + _AXIS))))
     for panel in panels:
         _fit(panel, room / columns)
     if not panels:
         _fit_panel(spec, room)
-    elif columns < len(panels) and spec.pop("hconcat", None):
+    elif columns < len(panels) and "vconcat" not in spec:
+        spec.pop("hconcat", None)
         spec |= {"concat": panels, "columns": columns}
         for _, node in _nodes(panels):  # what a panel left to its neighbour, it now says itself
             node |= {"labels": True} if node.get("labels") is False else {}
@@ -77,6 +75,12 @@ def _fit_panel(spec: dict[str, Any], room: float | int) -> None:
         if isinstance(legend := node.get("legend"), dict):
             legend["columns"] = 1 if room < _TWO_COLUMNS else legend.get("columns", 2)
             legend["gradientLength"] = min(legend.get("gradientLength", 200), spec["width"])
+
+
+def _wrap_title(title: Any, room: float | int) -> None:
+    for part in {"text", "subtitle"} & title.keys() if isinstance(title, dict) else ():
+        letter = _BOLD if part == "text" and title.get("fontWeight") != "normal" else _LETTER
+        title[part] = _wrapped(title[part], room / letter)
 
 
 def _wrapped(text: str | list[str], letters: float) -> list[str]:

@@ -16,10 +16,10 @@ from ostools.ground.errors import InputError
 from ostools.ground.words import runs
 from ostools.reporting.page.section import Headline, More, Part, Section, Table, render_sections, spelled
 from ostools.reporting.page.shell import quoted
-from ostools.reporting.sections.about import again_section, reading_section, versions_of
+from ostools.reporting.sections.about import again_section, origin_terms, reading_section, versions_of
 from ostools.reporting.style import theme
 from ostools.reporting.sweep.sections import sections_of
-from ostools.results import checked_output, write_atomically
+from ostools.results import Provenance, checked_output, write_atomically
 from ostools.sweep.reading import STATES, AskedCell, Reading, distinct, read
 
 MOST_LISTED = 50
@@ -155,16 +155,14 @@ def _model(sweep: Reading, name: str) -> Part:
     hashes: dict[str, list[Any]] = {}  # of the weights as cast: another in every dtype
     for model in distinct(source["model"] for source in sources):
         hashes.setdefault(str(model.get("dtype")), []).append(model.get("weight_hash"))
-    model = sources[0]["model"]
-    size = model.get("n_parameters")
-    parameters = f", {size:,} parameters" if isinstance(size, int) else ""
     by_dtype = "; ".join(f"{dtype} {', '.join(map(str, distinct(values)))}" for dtype, values in hashes.items())
+    first = sources[0]
+    shared = origin_terms(Provenance(first["model"], {}, None, first["versions"]))
     terms = [
-        ("revision", str(model.get("revision") or "none (not from a hub)")),
+        *(term for term in shared if term[0] in ("revision", "architecture")),
         ("checkpoint (sha256 of its files)", ", ".join(checkpoint or "unknown" for checkpoint in checkpoints)),
         ("weights (sha256) by dtype", by_dtype),
-        ("architecture", f"{model.get('architecture')}{parameters}"),
-        ("dtypes, device", f"{', '.join(hashes)} on {model.get('device')}"),
+        ("dtypes, device", f"{', '.join(hashes)} on {first['model'].get('device')}"),
     ]
     count = max(len(checkpoints), *(len(distinct(values)) for values in hashes.values()))
     differ = [f"These cells are of {count} different checkpoints under one name: do not compare them."]

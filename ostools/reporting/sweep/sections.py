@@ -89,6 +89,20 @@ def section_of(sweep: Reading, measurement: Measurement) -> Iterator[Section]:
     name, nav = measurement.name, measurement.name.replace("-", " ").capitalize()
     look = LOOKS.get(name) or Look(nav)
     results = list(cells_of(sweep, name, look.by))
+    parts, rows = _blocks_and_rows(measurement, look, results)
+    notes = [f"Drawn are {len(parts)} of {len(results)} results."] if len(parts) < len(results) else []
+    columns = ["model", "task", *look.by, "options", *look.cells_of_table]
+    tables = [Table(f"{nav}: every result", columns, rows)] if look.cells_of_table and rows else []
+    if tables or notes:
+        parts.insert(0, Part(tables=tables, notes=notes))
+    if parts:
+        yield Section(name, look.title, nav, look.lead, parts)
+
+
+def _blocks_and_rows(
+    measurement: Measurement, look: Look, results: Sequence[Cells]
+) -> tuple[list[Part], list[list[str]]]:
+    """A block of each result that is drawn, and a table row of each that can be read."""
     parts, rows = [], []
     for cells in results:
         has_block = len(parts) < MOST_BLOCKS and (not look.longest or cells.is_longest)
@@ -99,17 +113,12 @@ def section_of(sweep: Reading, measurement: Measurement) -> Iterator[Section]:
             values = [cells.value(column) for column in ("model", "task", *look.by, "options")]
             rows.append([*values, *(cell(result) for cell in look.cells_of_table.values())])
             if has_block:
-                parts.append(replace(look.show(cells, result, f"{name}-{len(parts)}"), title=cells.title))
+                name = f"{measurement.name}-{len(parts)}"
+                parts.append(replace(look.show(cells, result, name), title=cells.title))
         except UNREADABLE as error:
             why = f"This could not be drawn from what is stored: {reason_of(error)}"
             parts.append(Part(title=cells.title, findings=[why]))
-    notes = [f"Drawn are {len(parts)} of {len(results)} results."] if len(parts) < len(results) else []
-    columns = ["model", "task", *look.by, "options", *look.cells_of_table]
-    tables = [Table(f"{nav}: every result", columns, rows)] if look.cells_of_table and rows else []
-    if tables or notes:
-        parts.insert(0, Part(tables=tables, notes=notes))
-    if parts:
-        yield Section(name, look.title, nav, look.lead, parts)
+    return parts, rows
 
 
 def _profile(cells: Cells, result: Sensitivity, name: str) -> Part:

@@ -116,7 +116,7 @@ def test_the_favourite_wrong_numbers_are_named_and_heaping_is_tested() -> None:
 def test_sentences_tell_trained_lengths_from_others() -> None:
     said = " ".join(evaluation_findings(made(SEEDS)))
     for words in (
-        "The model answers 4 of 8 prompts of count-ones right.",
+        "The model answers 4 of 8 prompts of count-ones right (",
         "Within the lengths of training: 2 of 4",
         "Beyond: 2 of 4",
         "Wilson's, 95%, over prompts",

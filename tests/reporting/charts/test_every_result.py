@@ -48,7 +48,7 @@ def test_the_sentences_of_a_change_and_of_bounds_have_the_numbers_of_their_table
 def test_the_attention_beside_each_linearisation_is_told_with_the_words_of_its_row() -> None:
     measured: Any = EVERY["Sensitivity"]()
     compared: Any = ost.compare(measured, ost.attention(model(), prompt()))
-    (said,) = compared.findings()
+    _, said = compared.findings()
     assert len(compared.summary) == 2
     assert all(f"`{row['variant']}` is {row['words']}." in said for row in compared.summary.to_dict("records"))
 

@@ -159,12 +159,15 @@ def layers_said(layers: list[list[float]]) -> str:
 
 def test_layers_leave_out_what_lies_above_the_last_block() -> None:
     many = layers_said([[1.0, 3.0, 5.0, 8.0], [0.1, 0.2, 0.9, 4.0], [0.0, 0.0, 0.0, 1.0]])
-    assert many.startswith("From layer 0 to layer 1 (full, measured, operator norm) ")
-    assert many.endswith("the last token's own goes from 8 to 4, the others' median goes from 3 to 0.2.")
-    assert layers_said([[8.0]] * 3).endswith("the last token's own goes from 8 to 8.")
+    assert many == (
+        "Measured, full, operator norm: at layer 0 the last token's own is 8, the others' median 3; at layer 1 the last "
+        "token's own is 4, the others' median 0.2."
+    )
+    assert layers_said([[8.0]] * 3).endswith(
+        ": at layer 0 the last token's own is 8; at layer 1 the last token's own is 8."
+    )
     single = layers_said([[3.0, 8.0], [0.0, 1.0]])
-    assert single.startswith("At layer 0, which the only block reads (full, measured, operator norm), ")
-    assert single.endswith("the last token's own is 8, the others' median is 3.")
+    assert single == "Measured, full, operator norm: at layer 0 the last token's own is 8, the others' median 3."
 
 
 # --- bounds and predictions
@@ -201,7 +204,8 @@ def test_one_undecided_bound_is_in_the_headline(left_open: int) -> None:
 def test_a_comparison_with_an_estimate_is_not_told_as_measured() -> None:
     made = made_comparison([1.0, 2.0, 3.0], {"local": [1.0] * 3, "proof": [1.0, 2.0, 4.0]})
     estimated = replace(made, summary=made.summary.assign(method="estimate", holds=[True] * len(made.summary)))
-    bound, forms = estimated.findings()
+    bound, *forms_words = estimated.findings()
+    forms = " ".join(forms_words)
     assert "lower end of the estimated norm" in bound
     assert "measured" not in bound + forms
     assert "estimated" not in " ".join(made.findings())
@@ -210,7 +214,7 @@ def test_a_comparison_with_an_estimate_is_not_told_as_measured() -> None:
 def test_few_tokens_have_no_verdict() -> None:
     for count in (1, 2):
         few = made_comparison([1.0] * count, {"local": [2.0] * count, "proof": [1.0] * count})
-        _, forms = few.findings()
+        *_, forms = few.findings()
         assert f"`proof` is not tested here: {count} tokens, 8 needed." in forms
 
 
@@ -223,8 +227,8 @@ def test_answers_with_the_length_that_went_worst() -> None:
         row |= {"within_training": row["length"] == 2, "key": "2" if row["seed"] < 3 else "1"}
     said = answers_sentence(made_evaluation(rows))
     assert said == (
-        "Measured on count-ones, 5 of 8 answers are right (2 to 8 items); fewest at 8 items, a length never trained: 1 of 4, "
-        "Wilson 95% 5% to 70%. Best constant answer, 2: right on 6 of 8 prompts."
+        "Fewest right at 8 items, a length never trained: 1 of 4, Wilson 95% 5% to 70%. Best constant answer, 2: right on 6 of "
+        "8 prompts."
     )
     unknown = answers_sentence(made_evaluation([row | {"within_training": None} for row in rows]))
     assert "never trained" not in unknown

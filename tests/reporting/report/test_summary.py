@@ -200,9 +200,11 @@ def test_the_refusal_of_the_bounds_goes_before_that_of_the_forms(monkeypatch: py
     ],
 )
 def test_a_form_is_believed_by_the_rule_that_stands_beside_it(values: np.ndarray, words: str, right: str) -> None:
-    _, said = made_comparison(TEN.tolist(), {"local": (9 * TEN).tolist(), "proof": values.tolist()}).findings()
-    believed = f"Forms that are not bounds: {right} of 1 can be believed on this prompt."
-    assert said.startswith(f"{believed} `proof` is {words}.")
+    _, believed, said = made_comparison(
+        TEN.tolist(), {"local": (9 * TEN).tolist(), "proof": values.tolist()}
+    ).findings()
+    assert believed == f"Forms that are not bounds: {right} of 1 can be believed on this prompt."
+    assert said.startswith(f"`proof` is {words}.")
     assert "correlation of 0.9 on, over at least 8 tokens, and a size within a factor of 2." in said
 
 
@@ -261,9 +263,10 @@ def test_no_wrong_answer_tests_nothing() -> None:
 def test_answers_are_counted() -> None:
     right, wrong, other = {"length": 2, "correct": True}, {"length": 8}, {"length": 8, "kind": "something else"}
     for rows, state in (([right, wrong], "found"), ([right], "not found"), ([right, other], "not decided")):
+        span = "2 items" if len(rows) == 1 else "2 to 8 items"
         made = made_evaluation(rows)
         assert strip(evaluations=[made])["Wrong answers"] == state
-        assert made.findings()[0] == f"The model answers 1 of {len(rows)} prompts of count-ones right."
+        assert made.findings()[0] == f"The model answers 1 of {len(rows)} prompts of count-ones right ({span})."
     assert "1 could not be read, and are neither right nor wrong" in made.findings()[1]
     cut = made_evaluation([{"length": n, "kind": "cut off"} for n in (2, 8)]).findings()
     assert cut[0] == "None of 2 texts holds an answer in the form that count-ones asks for."

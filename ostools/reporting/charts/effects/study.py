@@ -78,10 +78,10 @@ def _rows(result: Study) -> Frame:
     limits = [bound(row) for row in effects.to_dict("records")]
     scale = np.where(effects["quantity"] == "correct", 100.0, 1.0)
     rows = effects[["mitigation", "quantity", "dtype", "scale", "reason", "pairs", "inactive", "lengths"]].copy()
-    for name in ("effect", "low", "high", "verdict_low", "verdict_high"):
+    ends = ["low", "high", "verdict_low", "verdict_high"]
+    for name in ("effect", *ends):
         rows[name] = np.where(effects["scale"] == "log10 ratio", 10.0 ** effects[name], scale * effects[name])
-        if name != "effect":
-            rows[name] = rows[name].where([limit == "" for limit in limits])
+    rows.loc[[limit != "" for limit in limits], ends] = np.nan  # a bound has no interval
     rows["panel"] = [
         _TITLES[quantity].format(dtype=dtype) for quantity, dtype in zip(rows["quantity"], rows["dtype"], strict=True)
     ]
