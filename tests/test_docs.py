@@ -187,6 +187,15 @@ def test_the_theory_leads_from_every_equation_to_a_function_and_names_what_is_th
     assert all(_written(name) is not None for name in names)
 
 
+NAMING = [page for page in (*PAGES, ROOT / "README.md") if page.stem != "architecture"]  # which adds a name to show how
+
+
+@pytest.mark.parametrize("page", NAMING, ids=lambda page: page.stem)
+def test_names_of_the_package_on_a_page_are_there(page: Path) -> None:
+    for name in set(re.findall(r"`(ost\.[a-z]\w*(?:\.\w+)*)\b(?!\.\w)", page.read_text("utf-8"))):
+        assert _written(name) is not None, name
+
+
 def test_docstrings_cite_sections_that_the_page_has() -> None:
     sections = set(re.findall(r"\{ #section-([\d-]+) \}", (DOCS / "theory.md").read_text("utf-8")))
     sources = [path for room in ("ostools", "hooks", "mitigations") for path in (ROOT / room).rglob("*.py")]
