@@ -51,7 +51,9 @@ def test_a_very_large_model_has_no_bounds_and_the_page_names_the_command(monkeyp
     assert found.comparison is None
     (omission,) = found.left_out
     assert omission.reason.startswith("Theorem 5.1's bounds: ")
-    assert "`ostools bounds --variants local --variants theorem-5.1 --mlp-norm product` measures them" in omission.reason
+    assert (
+        "`ostools bounds --variants local --variants theorem-5.1 --mlp-norm product` measures them" in omission.reason
+    )
 
 
 def test_where_the_untrained_model_does_not_fit_the_model_is_measured_alone(monkeypatch: pytest.MonkeyPatch) -> None:
