@@ -125,7 +125,7 @@ def _tiny_values(model: TransformerBridge) -> Iterator[tuple[str, Callable[[], n
             variant,
             lambda name=variant: ost.bounds(model, prompt, variants=name).frame["value"].to_numpy(dtype=float),
         )
-    yield "hops", lambda: ost.hops(model, prompt).frame.select_dtypes("number").to_numpy(dtype=float)
+    yield "hops", lambda: ost.measure.hops(model, prompt).frame.select_dtypes("number").to_numpy(dtype=float)
     yield "collapse", distances
     yield "answer", lambda: np.array(answers(model, [prompt], max_new_tokens=8)[0].ids, dtype=float)
 

@@ -38,7 +38,7 @@ TEXTS = {
 def main() -> None:
     model = ost.load_model(*sys.argv[1:2])
     cases: list[tuple[str, list[TransformerBridge]]] = [("model", [model])]
-    cases += [(kind, [ost.untrained_model(model, kind, seed=seed) for seed in SEEDS]) for kind in KINDS]
+    cases += [(kind, [ost.models.untrained_model(model, kind, seed=seed) for seed in SEEDS]) for kind in KINDS]
     profiles(model)
     sinks(model, cases)
     laws(cases)
@@ -63,7 +63,7 @@ def profiles(model: TransformerBridge) -> None:
         "spearman",
     ]
     for name, text in TEXTS.items():
-        found: Any = ost.untrained_baselines(
+        found: Any = ost.measure.untrained_baselines(
             model, prompt_of(model, text), method="exact", kinds=KINDS, seeds=SEEDS
         ).summary
         for source, rows in found.groupby("source", sort=False):
@@ -77,7 +77,7 @@ def sinks(model: TransformerBridge, cases: list[tuple[str, list[TransformerBridg
     print(f"\n| of | weight on the first token (uniform: {uniform:.3f}) | heads that are sinks |\n|---|---|---|")
     for name, models in cases:
         prompts = [prompt_of(model, text) for text in TEXTS.values()]
-        scores: list[Any] = [ost.head_scores(one, prompts).summary for one in models]
+        scores: list[Any] = [ost.measure.head_scores(one, prompts).summary for one in models]
         weights, heads = ([float(one[column].mean()) for one in scores] for column in ("first_token", "is_sink"))
         print(f"| {name} | {spread(weights)} | {spread(heads)} |")
 

@@ -19,7 +19,7 @@ def main(task: str = "copy-first:hint=true", length: int = 20) -> None:
     print(f"{question.text!r}\nThe answer stands at the tokens {carriers}; the right line is {question.line!r}.\n")
 
     # Where each head looks: one to choose from.
-    scores = ost.head_scores(model, question).frame
+    scores = ost.measure.head_scores(model, question).frame
     print(scores.nlargest(4, "last_to_carriers")[["layer", "head", "last_to_carriers", "sink_rate", "entropy"]])
 
     # By hand: any number that you can compute, inside the block of an edit.

@@ -47,5 +47,5 @@ def rows() -> list[Row]:
         anchor, name = re.findall(r'<a id="([\w.-]+)"></a>`([\w.-]+)`', first)[0]
         assert anchor == f"claim-{name.lower()}"
         test = LEMMA_TEST if name.startswith("lemma-") else CLAIM_TEST
-        found.append(Row(anchor, "claims", paper, "`ost.reproduce`", constructed, f"`{test}`"))
+        found.append(Row(anchor, "claims", paper, "`ost.paper.reproduce`", constructed, f"`{test}`"))
     return found

@@ -3,7 +3,7 @@
     python -m scripts.long_contexts TEXT [--models gemma-3-270m] [--what collapse] [--page-only]
 
 TEXT is a file of plain text, such as tinyshakespeare. It is cut into equal parts, and one window is
-drawn of each. Every window is a cell of `ost.corpus`, stored in artefacts/long-contexts as it is
+drawn of each. Every window is a cell of `ost.sweep.corpus`, stored in artefacts/long-contexts as it is
 measured: under the same code a run that was cut off goes on where it stopped. Collapse needs no
 text: a pair of prompts every `STEP` digits, up to the same number of tokens. Each model runs in a
 process of its own, whose peak of memory is noted. The pages, docs/scale.md too, say what is
@@ -78,7 +78,7 @@ def measure_sensitivity(name: str, text: Path) -> None:
         note(folder.with_name("sensitivity-peak.json"), peak())
 
     pieces = parts(text.read_text(encoding="utf-8"))
-    ost.corpus(
+    ost.sweep.corpus(
         ost.load_model(name, dtype="float32"),
         pieces,
         lengths=LENGTHS[name],

@@ -145,7 +145,7 @@ def _pairs(model: Any) -> Any:
 
 
 def _position(model: Any) -> Any:
-    return ost.position_effect(model, untrained=False)
+    return ost.measure.position_effect(model, untrained=False)
 
 
 def _draw(path: Path, panels: Any, title: str) -> None:

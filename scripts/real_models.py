@@ -124,7 +124,7 @@ def sensitivities(model: TransformerBridge, real: RealPrompt) -> Cell:
 
 def baselines(model: TransformerBridge, real: RealPrompt, reference: Cell) -> Cell:
     """Attention baselines against the reference profile of the same prompt."""
-    frame = ost.attention_baselines(model, real.prompt).frame
+    frame = ost.measure.attention_baselines(model, real.prompt).frame
     return {
         str(name): {which: agreement(rows["value"].to_numpy(), np.array(reference[which])) for which in LINEARISATIONS}
         for name, rows in frame.groupby("baseline", sort=False)
@@ -146,7 +146,7 @@ def hops(models: Mapping[str, TransformerBridge], real: RealPrompt) -> Cell:
     """Shares of attention hops, and how far parts of different hops cancel; of the model and of its untrained twin."""
     cell: Cell = {}
     for source, model in models.items():
-        result = ost.hops(model, real.prompt, most=MOST_HOPS, cotangents=4 if is_large(model) else 8)
+        result = ost.measure.hops(model, real.prompt, most=MOST_HOPS, cotangents=4 if is_large(model) else 8)
         cancels: Any = result.cancellation
         cell[source] = {
             "summary": _rows(result.summary),
@@ -170,7 +170,7 @@ def windowed(model: TransformerBridge, real: RealPrompt) -> Cell:
 
 def carried(model: TransformerBridge, real: RealPrompt) -> Cell:
     """How far towards other tokens the derivative carries; and the certificate of a sketch of 8 cotangents."""
-    result = ost.linear_range(model, real.prompt)
+    result = ost.measure.linear_range(model, real.prompt)
     sketch = _sketch(model, real.prompt, 8)
     rows = sketch.frame.assign(half=lambda row: (row.frobenius_upper - row.frobenius_lower) / (2 * row.frobenius_norm))
     widest = rows.groupby("linearisation")["half"].max()
@@ -183,7 +183,7 @@ def carried(model: TransformerBridge, real: RealPrompt) -> Cell:
 
 def use(model: TransformerBridge, real: RealPrompt) -> Cell:
     """Whether sensitivity is use: each token left out once, and what that does to the answer."""
-    result = ost.faithfulness(model, _reference(model, real.prompt), ways="removed", orders=19, steps=1)
+    result = ost.measure.faithfulness(model, _reference(model, real.prompt), ways="removed", orders=19, steps=1)
     return {"correlations": _rows(result.correlations)}
 
 
@@ -237,7 +237,7 @@ def figure_5(model: TransformerBridge, task: str) -> Cell:
 def position(model: TransformerBridge) -> Cell:
     """Thirds of natural passages with token identity taken out, the untrained model beside."""
     options: dict[str, Any] = {"passages": 6, "cotangents": 4, "untrained": False} if is_large(model) else {}
-    result = ost.position_effect(model, tokens=48, method="sketch", **options)
+    result = ost.measure.position_effect(model, tokens=48, method="sketch", **options)
     return {"contrasts": _rows(result.contrasts), "shape": result.verdict}
 
 
@@ -277,7 +277,7 @@ def cells(model: TransformerBridge, folder: Path) -> Iterator[tuple[str, Callabl
     for task in ("figure-5b", "figure-5c", "figure-5d"):
         yield f"figure-5/{task}", lambda task=task: figure_5(model, task)
     yield "probes", lambda: probes(model)
-    twins = {"trained": model, "untrained": ost.untrained_model(model)}
+    twins = {"trained": model, "untrained": ost.models.untrained_model(model)}
     for real in every:
         yield f"hops/{real.name}", lambda real=real: hops(twins, real)
     for real in every:

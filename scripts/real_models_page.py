@@ -232,7 +232,7 @@ def _bounds(stored: dict[str, Cells]) -> str:
         + "\nEach form and attention baseline against the measured norms, token by token: means over prompts. `local` is "
         "certified: it is a true upper bound of the frozen operator norm. The paper's forms and the attention baselines bound "
         "nothing. Where no size stands, a form gives an order alone. The four baselines are those of "
-        f"`ost.attention_baselines`.\n\n{table(columns, rows)}\n"
+        f"`ost.measure.attention_baselines`.\n\n{table(columns, rows)}\n"
     )
 
 
@@ -427,8 +427,8 @@ def _range(stored: dict[str, Cells]) -> str:
     ]
     return (
         "Each token moves towards other real tokens of its kind, v + t (v' - v), on the prompts of 32 tokens "
-        "(`ost.linear_range`). The linear range is the largest t up to which the real derivative predicts y_n within 10%; at "
-        "t = 1 the token is replaced, and the error is that of the prediction over its own size, beside the "
+        "(`ost.measure.linear_range`). The linear range is the largest t up to which the real derivative predicts y_n within "
+        "10%; at t = 1 the token is replaced, and the error is that of the prediction over its own size, beside the "
         "rank correlation of "
         "predicted and real changes. The last two columns certify the measured profile itself, with 95% confidence, at this "
         "prompt and in this arithmetic: how far all tokens' Jacobians together are from the true ones, by "
@@ -455,7 +455,7 @@ def _position(stored: dict[str, Cells]) -> str:
     columns = ["model", "of", "first third", "last third", "passages", "shape"]
     return (
         "Natural passages of 48 tokens, each in three rotations, so that every token stands once in each third: position alone "
-        "is left (`ost.position_effect`). Times the middle third's norm.\n\n"
+        "is left (`ost.measure.position_effect`). Times the middle third's norm.\n\n"
         "![Norm of the last token's derivative by position, Gemma 3 270M](position.png)\n\n"
         f"{table(columns, body)}"
     )

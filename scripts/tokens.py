@@ -86,7 +86,7 @@ def steps(name: str, plan: Plan) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         yield (
             "distance-untrained",
             lambda model: ost.influence_by_distance(
-                ost.untrained_model(model, "initialised"), texts(model, plan.texts, plan.tokens), **options
+                ost.models.untrained_model(model, "initialised"), texts(model, plan.texts, plan.tokens), **options
             ),
         )
     for number in range(plan.long):

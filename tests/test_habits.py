@@ -49,7 +49,7 @@ HABITS: dict[str, Callable[[TransformerBridge], object]] = {
 def _numbers(model: TransformerBridge) -> dict[str, Any]:
     prompt = Prompt.from_ids(model, IDS[0])
     measured, paths = ost.sensitivity(model, prompt), ost.bounds(model, prompt, variants=["local", "theorem-5.1"])
-    frames = [measured.frame, paths.frame, ost.spectra(model, prompt).frame]
+    frames = [measured.frame, paths.frame, ost.measure.spectra(model, prompt).frame]
     assert measured.provenance.edits == paths.provenance.edits == ()
     return {str(index): frame.to_dict("list") for index, frame in enumerate(frames)}
 
@@ -77,7 +77,9 @@ def test_a_habit_leaves_no_edit_and_every_number(own_model: TransformerBridge, b
 def test_a_hook_that_an_interrupt_left_is_refused_with_the_way_out(own_model: TransformerBridge, before: str) -> None:
     prompt = Prompt.from_ids(own_model, IDS[0])
     left: tuple[Any, ...] = (hooks.ablate_heads(own_model, [(0, 0)]), hooks.frozen(own_model))
-    for block, measures in zip(left, ((ost.bounds, ost.spectra), (ost.sensitivity, ost.attribution)), strict=True):
+    for block, measures in zip(
+        left, ((ost.bounds, ost.measure.spectra), (ost.sensitivity, ost.attribution)), strict=True
+    ):
         block.__enter__()
         for measure in measures:
             with pytest.raises(InputError, match=r"hooks\.clear\(model\) removes one that an interrupted call left"):

@@ -31,13 +31,13 @@ prompt, ids = "count 1 1", torch.tensor([[1, 2, 3, 4, 5, 6]])
 measured, paths = ost.sensitivity(model, prompt), ost.bounds(model, prompt)
 task = dict(model=model, task="count-ones", lengths=[3])
 SOUND = {
-    ost.untrained_model: dict(model=model),
-    ost.faithfulness: dict(model=model, profiles=measured),
-    ost.corpus: dict(model=model, texts=["one two three four"], lengths=[8]),
+    ost.models.untrained_model: dict(model=model),
+    ost.measure.faithfulness: dict(model=model, profiles=measured),
+    ost.sweep.corpus: dict(model=model, texts=["one two three four"], lengths=[8]),
     ost.compare: dict(first=measured, second=paths),
-    ost.profile: dict(measured=measured), ost.head_scores: dict(model=model, prompts=["1 1"]),
+    ost.profile: dict(measured=measured), ost.measure.head_scores: dict(model=model, prompts=["1 1"]),
     ost.attention: dict(model=model, task="count-ones", length=3),
-    ost.attention_variation: {**task, "task": "figure-5a", "seeds": [0]},
+    ost.measure.attention_variation: {**task, "task": "figure-5a", "seeds": [0]},
     ost.collapse: {**task, "task": "figure-5a", "dtypes": ["float32"]},
     e.chain_of_thought: dict(model=model, task="count-ones", length=3, max_new_tokens=4, reasoning="so"),
     e.figure_2: dict(model=model, lengths=[3]),
@@ -46,7 +46,7 @@ SOUND = {
     e.figure_5: dict(model=model, lengths=[3], panels="a", dtypes=["float32"], seeds=[0], site="y"),
     e.figure_prompts: dict(number=2, lengths=[3]),
     e.retrieval: dict(model=model, positions=[0], length=2, seeds=[0], records="words"),
-    ost.position_effect: dict(model=model, passages=3, tokens=6, untrained=False),
+    ost.measure.position_effect: dict(model=model, passages=3, tokens=6, untrained=False),
     ost.study: dict(model=model, task="count-ones", mitigations=["hint"], lengths=[3], seeds=[0], dtypes=["float32"]),
     e.windows: dict(model=model, task="count-ones", lengths=[3], seeds=[0], windows=[4], layers="all"),
     ost.encode: dict(model=model, text=prompt), ost.load_model: {}, models.describe: dict(model=model),

@@ -61,7 +61,7 @@ print(top[["position", "token", "value", "share"]].round(3).to_string(index=Fals
 # %% [markdown]
 # It does: about twice as much as any other word between the first token and the last. The norms are those of this last
 # token on this prompt. "Is it a U?" is a question about many prompts, in which every
-# token stands once at every place: `ost.position_effect` asks it. On 15 natural texts the answer for Gemma is yes
+# token stands once at every place: `ost.measure.position_effect` asks it. On 15 natural texts the answer for Gemma is yes
 # (see the picture of the README).
 #
 # ## Does it answer?

@@ -134,7 +134,7 @@ assert 0.03 < beyond["bfloat16-eager"].max() < 3 * noise["bfloat16-eager"]
 # the same, the *first* tokens of the two answers are the same. **Expect** no impossible count here.
 
 # %%
-counts = ost.counting(model, "count-ones", lengths=range(1, 25), dtypes=["float32", "bfloat16"])
+counts = ost.measure.counting(model, "count-ones", lengths=range(1, 25), dtypes=["float32", "bfloat16"])
 assert counts.frame["correct"].all()
 counts.plot()
 

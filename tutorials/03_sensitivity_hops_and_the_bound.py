@@ -99,7 +99,7 @@ assert ratio.max() > 2
 # token add up to 1. **Expect** few hops: the model has four layers.
 
 # %%
-hops = ost.hops(model, prompt)
+hops = ost.measure.hops(model, prompt)
 hops.plot()
 
 # %%
@@ -155,5 +155,5 @@ table[["kind", "median_log10_looseness", "spearman", "words"]].round(2)
 #
 # 1. End the prompt after the question, without the answer's line. Does the 0 still stand out?
 # 2. `windowed(4)` multiplies four blocks: what must it be equal to on this model?
-# 3. `ost.attribution(model, prompt)` splits the logit of the next token, and `ost.faithfulness(model, profile)` takes tokens
-#    out one by one. Do they agree with the norms?
+# 3. `ost.attribution(model, prompt)` splits the logit of the next token, and
+#    `ost.measure.faithfulness(model, profile)` takes tokens out one by one. Do they agree with the norms?

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import ostools
 from ostools.explorer.views import Subject, ViewRequest
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.measurement import RECORDS
@@ -47,7 +48,8 @@ class Call:
         """The call as Python."""
         values = {**self.keywords, **{name: repr(value) for name, value in self.options.items()}}
         arguments = [*self.variables, *(f"{name}={value}" for name, value in values.items())]
-        return f"{self.name} = ost.{self.function}({', '.join(arguments)})"
+        place = "ost" if self.function in ostools.__all__ else "ost.measure"
+        return f"{self.name} = {place}.{self.function}({', '.join(arguments)})"
 
     def run(self, scope: Mapping[str, Any], progress: Progress) -> Any:
         """The call itself; `progress` is passed where the function takes it."""

@@ -1,7 +1,7 @@
 """Prompts of a measurement and their results: encoded prompts and their columns, and one table of several prompts.
 
 Prompts have different lengths, and norms of different prompts different sizes. So a mean over prompts is one of shares, and
-over relative position, as of a corpus (`ost.corpus`, which draws the prompts from texts itself)."""
+over relative position, as of a corpus (`ost.sweep.corpus`, which draws the prompts from texts itself)."""
 
 from __future__ import annotations
 

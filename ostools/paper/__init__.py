@@ -6,6 +6,7 @@ from ostools.paper.figures.answering import Figure2, figure_2
 from ostools.paper.figures.counting import Figure3, Figure4, figure_3, figure_4, figure_4_of, figure_prompts
 from ostools.paper.figures.figure5 import Figure5, figure_5
 from ostools.paper.figures.synthetic import Figure8, Figure9, figure_8, figure_9
+from ostools.paper.reproduction.reproduce import reproduce
 from ostools.paper.retrieval import Retrieval, retrieval
 from ostools.paper.windows import WindowStudy, windows
 
@@ -29,6 +30,7 @@ __all__ = [
     "figure_8",
     "figure_9",
     "figure_prompts",
+    "reproduce",
     "retrieval",
     "windows",
 ]

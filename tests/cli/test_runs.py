@@ -101,7 +101,7 @@ FROZEN: dict[str, Any] = {"linearisations": ["frozen"], "mitigation": HINT, "pos
 LOCAL: dict[str, Any] = {"variants": "local", "mitigation": HINT, "positions": "all"}
 CALLS: dict[str, Any] = {
     "sensitivity --position -2 --logit 1": lambda model: ost.sensitivity(model, TEXT, position=-2, logit="1"),
-    f"bounds spectra --mitigation {WINDOW}": lambda model: ost.spectra(model, TEXT, mitigation=WINDOW),
+    f"bounds spectra --mitigation {WINDOW}": lambda model: ost.measure.spectra(model, TEXT, mitigation=WINDOW),
     "collapse --task copy-last --lengths 4,5 --mitigation separator:every=3 --dtypes float32": (
         lambda model: ost.collapse(model, "copy-last", **EVERY_THIRD)
     ),
@@ -109,7 +109,7 @@ CALLS: dict[str, Any] = {
         lambda model: ost.profile(ost.sensitivity(model, TEXT, mitigation=HINT, position=-2))
     ),
     "ablate faithfulness --variants local --linearisations frozen --ways removed --orders 19 --position 4 --mitigation "
-    f"{HINT}": lambda model: ost.faithfulness(
+    f"{HINT}": lambda model: ost.measure.faithfulness(
         model,
         [ost.sensitivity(model, TEXT, **FROZEN), ost.bounds(model, TEXT, **LOCAL)],
         ways="removed",
@@ -169,7 +169,7 @@ def test_runs_that_cannot_be_subtracted_are_shown_side_by_side(run, tmp_path: Pa
     assert "Side by side only" in (tmp_path / "x.html").read_text(encoding="utf-8")
     model = ost.load_model(directory, device="cpu")
     both = [ost.attention(model, text) for text in ("123", "12")]
-    expected: Any = ost.attention_difference(*both, corresponding=True).frame
+    expected: Any = ost.measure.attention_difference(*both, corresponding=True).frame
     code, out, _ = run(*asked, "--against-prompt", "12", "--device", "cpu", "--corresponding", "--json")
     assert code == 0
     assert [row["difference"] for row in json.loads(out)["rows"]] == expected["difference"].tolist()

@@ -41,11 +41,11 @@ PROMPTS: dict[str, Measure] = {
         model, Prompt.from_ids(model, ids), variants=["windowed(2)", "theorem-5.1"], positions="all"
     ),
     "attention": lambda model, ids: ost.attention(model, Prompt.from_ids(model, ids)),
-    "spectra": lambda model, ids: ost.spectra(model, Prompt.from_ids(model, ids), powers=4),
+    "spectra": lambda model, ids: ost.measure.spectra(model, Prompt.from_ids(model, ids), powers=4),
     "attribution": lambda model, ids: ost.attribution(model, Prompt.from_ids(model, ids)),
-    "head-scores": lambda model, ids: ost.head_scores(model, Prompt.from_ids(model, ids)),
-    "faithfulness": lambda model, ids: ost.faithfulness(model, _sensitivity(model, ids), orders=19, steps=2),
-    "untrained_baselines": lambda model, ids: ost.untrained_baselines(
+    "head-scores": lambda model, ids: ost.measure.head_scores(model, Prompt.from_ids(model, ids)),
+    "faithfulness": lambda model, ids: ost.measure.faithfulness(model, _sensitivity(model, ids), orders=19, steps=2),
+    "untrained_baselines": lambda model, ids: ost.measure.untrained_baselines(
         model, Prompt.from_ids(model, ids), kinds=["shuffled"], seeds=[0, 1]
     ),
 }
@@ -55,10 +55,12 @@ TASKS: dict[str, Measure] = {
     "collapse": lambda model, ids: ost.collapse(
         model, "figure-5a", lengths=[1, len(ids)], dtypes=["bfloat16"], layers="all"
     ),
-    "attention-variation": lambda model, ids: ost.attention_variation(model, "figure-5b", lengths=[1, len(ids)]),
+    "attention-variation": lambda model, ids: ost.measure.attention_variation(
+        model, "figure-5b", lengths=[1, len(ids)]
+    ),
     "evaluate": lambda model, ids: ost.evaluate(model, "copy-last", lengths=[len(ids)], max_new_tokens=2),
-    "counting": lambda model, ids: ost.counting(model, lengths=[1, 2], dtypes=["bfloat16"]),
-    "probe-intervention": lambda model, ids: ost.probe_intervention(
+    "counting": lambda model, ids: ost.measure.counting(model, lengths=[1, 2], dtypes=["bfloat16"]),
+    "probe-intervention": lambda model, ids: ost.measure.probe_intervention(
         model, "count-ones-bernoulli:tidy=true", lengths=[1, len(ids)], seeds=range(4)
     ),
 }

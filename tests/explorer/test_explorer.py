@@ -68,7 +68,7 @@ def test_the_numbers_come_without_the_chart_where_it_is_not_asked_for(page: Test
 
 def test_a_sentence_stands_once_where_the_chart_holds_the_findings_too(page: TestClient, embedded) -> None:
     (chart,) = ask(page, "hops")["charts"]
-    assert chart["notes"] == ost.hops(embedded, PROMPT).findings()
+    assert chart["notes"] == ost.measure.hops(embedded, PROMPT).findings()
 
 
 def test_the_page_has_a_field_for_everything_that_a_view_takes_and_sends_it_by_that_name(page: TestClient) -> None:

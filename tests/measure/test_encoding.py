@@ -23,16 +23,16 @@ TEXT = "count 1 1 0"
 OF_A_TEXT: dict[Any, dict[str, Any]] = {
     ost.sensitivity: {"method": "sketch", "linearisations": "full"},
     ost.bounds: {"variants": "local"},
-    ost.hops: {"cotangents": 2, "most": 1},
+    ost.measure.hops: {"cotangents": 2, "most": 1},
     ost.attribution: {},
-    ost.spectra: {"powers": 2},
+    ost.measure.spectra: {"powers": 2},
     ost.attention: {},
-    ost.attention_baselines: {},
+    ost.measure.attention_baselines: {},
     measure.head_scores: {},
-    ost.linear_range: {"draws": 1},
-    ost.untrained_baselines: {"seeds": [0], "method": "sketch"},
+    ost.measure.linear_range: {"draws": 1},
+    ost.measure.untrained_baselines: {"seeds": [0], "method": "sketch"},
 }
-OF_A_QUESTION = [function for function in OF_A_TEXT if function not in (measure.head_scores, ost.linear_range)]
+OF_A_QUESTION = [function for function in OF_A_TEXT if function not in (measure.head_scores, ost.measure.linear_range)]
 """Head scores are of the whole prompt, whose carriers a question knows; a question has many tokens to move."""
 FORM = "count-ones"
 SOME: dict[str, Any] = {"lengths": [3, 4, 5, 6, 7, 8]}
@@ -40,8 +40,8 @@ OF_A_TASK: dict[Any, dict[str, Any]] = {
     ost.evaluate: {**SOME, "max_new_tokens": 2},
     ost.collapse: {**SOME, "dtypes": ["float32"]},
     ost.probe: {**SOME, "random_weights": False},
-    ost.probe_intervention: SOME,
-    ost.failure_stage: {**SOME, "dtypes": ["float32"], "random_weights": False},
+    ost.measure.probe_intervention: SOME,
+    ost.measure.failure_stage: {**SOME, "dtypes": ["float32"], "random_weights": False},
     ost.measure.study: {**SOME, "mitigations": ["hint"], "measures": ["answers"]},
     ost.paper.windows: {"lengths": [3], "windows": [4]},
     ost.ablation: {"lengths": [3], "what": "layers", "measures": ["answers"]},
@@ -108,7 +108,7 @@ def test_a_question_is_measured_at_the_answers_token(model: TransformerBridge, m
 def test_a_question_is_read_at_the_position_of_that_name(model: TransformerBridge, position: Position) -> None:
     (question,) = tasks.questions(FORM, lengths=[3])
     read = read_at(model, render_prompt(model, tasks.task(FORM), 3), position)
-    for measurement in (ost.hops, ost.attribution, ost.spectra):
+    for measurement in (ost.measure.hops, ost.attribution, ost.measure.spectra):
         found = measurement(model, question, position=position, **OF_A_TEXT[measurement])
         assert found.provenance.token_ids == read.ids
         assert found.provenance.parameters["read_at"]["position"] == position
@@ -159,13 +159,13 @@ REFUSED = {
         ost.evaluate,
         {"task": FORM, "lengths": [3], "bos": True},
     ),
-    "system: expected a chat, found plain text": (ost.hops, {"prompt": TEXT, "system": "Be short."}),
+    "system: expected a chat, found plain text": (ost.measure.hops, {"prompt": TEXT, "system": "Be short."}),
     "chat: expected a task, found figure-5a, whose last token is repeated: leave chat out": (
         ost.collapse,
         {"task": "figure-5a", "lengths": [2], "chat": True},
     ),
-    "bos: expected True or False or None, found 'no'": (ost.spectra, {"prompt": TEXT, "bos": "no"}),
-    "unexpected keyword argument 'boss'; did you mean 'bos'": (ost.spectra, {"prompt": TEXT, "boss": False}),
+    "bos: expected True or False or None, found 'no'": (ost.measure.spectra, {"prompt": TEXT, "bos": "no"}),
+    "unexpected keyword argument 'boss'; did you mean 'bos'": (ost.measure.spectra, {"prompt": TEXT, "boss": False}),
     "chat: expected a text, found a Prompt": (ost.ablation, {"task": "a Prompt", "chat": False}),
 }
 

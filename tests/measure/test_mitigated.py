@@ -33,7 +33,7 @@ def model_of(family: str = "llama", dtype: torch.dtype = torch.float32) -> Trans
 
 
 def _faithfulness(model: TransformerBridge, prompt: str | Prompt, **under: Any) -> Result:
-    return ost.faithfulness(model, ost.bounds(model, prompt, **under), draws=1, orders=19, steps=2, **under)
+    return ost.measure.faithfulness(model, ost.bounds(model, prompt, **under), draws=1, orders=19, steps=2, **under)
 
 
 MEASUREMENTS: dict[str, Callable[..., Result]] = {
@@ -41,9 +41,9 @@ MEASUREMENTS: dict[str, Callable[..., Result]] = {
     "bounds": lambda model, prompt, **under: ost.bounds(
         model, prompt, variants=["local", "proof", "theorem-5.1"], **under
     ),
-    "spectra": lambda model, prompt, **under: ost.spectra(model, prompt, powers=4, **under),
+    "spectra": lambda model, prompt, **under: ost.measure.spectra(model, prompt, powers=4, **under),
     "attribution": ost.attribution,
-    "head_scores": ost.head_scores,
+    "head_scores": ost.measure.head_scores,
 }
 KNOWN = {
     "hint": Hint(" a"),
@@ -102,9 +102,9 @@ def test_faithfulness_takes_tokens_out_under_the_mitigation(under: str) -> None:
     row = found.frame[(found.frame["way"] == "removed") & (found.frame["position"] == len(ids) - 3)]
     assert row["y_change"].item() == pytest.approx(float((whole - without).norm()), rel=1e-4)
     with pytest.raises(ost.InputError, match="expected profiles under mitigation='none', found one under"):
-        ost.faithfulness(model, ost.bounds(model, TEXT, mitigation=given))
+        ost.measure.faithfulness(model, ost.bounds(model, TEXT, mitigation=given))
     with pytest.raises(ost.InputError, match="found one under 'none': measure all of them"):
-        ost.faithfulness(model, ost.bounds(model, TEXT), mitigation=given)
+        ost.measure.faithfulness(model, ost.bounds(model, TEXT), mitigation=given)
 
 
 def test_results_under_different_mitigations_do_not_stand_beside_each_other() -> None:
@@ -121,7 +121,7 @@ def test_what_no_formula_knows_is_differentiated_and_refused_where_a_formula_is_
     with given.hooks(model):
         require_equal(found, ost.sensitivity(model, TEXT, **frozen))
     assert ost.attribution(model, TEXT, mitigation=given).provenance.parameters["complete"]
-    for make in (ost.bounds, ost.spectra):
+    for make in (ost.bounds, ost.measure.spectra):
         with pytest.raises(ost.InputError, match="the active edit 'ablate_heads'"):
             make(model, TEXT, mitigation=given)
     assert not hooks.active_edits(model)
@@ -171,7 +171,7 @@ def test_a_broken_promise_ends_the_measurement() -> None:
 
     broken: Any = [type("Broken", (kind,), {"verify": verify}) for kind in (SlidingWindow, Hint)]
     for given in (broken[0](3), broken[1](" a")):
-        for make in (ost.sensitivity, ost.bounds, ost.spectra, ost.attribution, ost.head_scores):
+        for make in (ost.sensitivity, ost.bounds, ost.measure.spectra, ost.attribution, ost.measure.head_scores):
             with pytest.raises(MitigationError, match="never kept"):
                 make(model_of(), TEXT, mitigation=given)
 
@@ -197,8 +197,8 @@ def test_a_chat_has_its_message_rewritten_and_tokens_alone_are_refused() -> None
 def test_a_question_is_posed_under_a_rewrite_before() -> None:
     model = model_of()
     posed = render_prompt(model, AppendixTask("copy-last"), 4)
-    found = ost.head_scores(model, posed, mitigation=SlidingWindow(9))
+    found = ost.measure.head_scores(model, posed, mitigation=SlidingWindow(9))
     with SlidingWindow(9).hooks(model):
-        require_equal(found, ost.head_scores(model, posed))
+        require_equal(found, ost.measure.head_scores(model, posed))
     with pytest.raises(ost.InputError, match="pose it under the mitigation"):
-        ost.head_scores(model, posed, mitigation=Hint())
+        ost.measure.head_scores(model, posed, mitigation=Hint())

@@ -52,7 +52,7 @@ def test_every_table_of_tokens_says_whose_they_are() -> None:
         frame: Any = table
         for place, token, origin in zip(frame["position"], frame["token"], frame["origin"], strict=True):
             assert (token, origin) == (_prompt().tokens[place], (_prompt().origins or ())[place])
-    for result in (_measured(), paths, ost.attention(MODEL, _prompt()), ost.spectra(MODEL, _prompt())):
+    for result in (_measured(), paths, ost.attention(MODEL, _prompt()), ost.measure.spectra(MODEL, _prompt())):
         parameters = result.provenance.parameters
         assert {name: parameters[name] for name in _prompt().provenance} == _prompt().provenance
 

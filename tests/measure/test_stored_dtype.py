@@ -52,7 +52,7 @@ def test_attribution_splits_the_logit_of_the_models_own_next_token(two_answers: 
 def test_faithfulness_takes_the_models_own_answer(two_answers: Any) -> None:
     model, prompt, narrow, _ = two_answers
     options: dict[str, Any] = {"linearisations": "full", "method": "sketch"}
-    found = ost.faithfulness(
+    found = ost.measure.faithfulness(
         model, ost.sensitivity(model, prompt, **options), ways="removed", draws=1, orders=19, steps=1
     )
     assert found.provenance.parameters["logit"] == narrow

@@ -159,7 +159,7 @@ def test_a_jacobian_a_prompt_and_a_model_are_those_of_a_fresh_process(
         ids = ost.encode(loaded, "the cat in").ids
         original: Any = loaded.original_model
         other = ost.adopt(original)
-        null = ost.untrained_model(loaded)
+        null = ost.models.untrained_model(loaded)
         with default_torch_state():
             weights = [weight.clone() for part in (loaded, other, null) for weight in part.parameters()]
             embedded = torch.randn(3, loaded.cfg.d_model, generator=torch.Generator().manual_seed(0))

@@ -143,9 +143,9 @@ def test_what_needs_no_inside_is_measured_and_the_result_says_what_is_missing(tm
     sentences = " ".join(exact.findings())
     assert "(frozen, frozen-attention, frozen-norm, detached) are missing" in sentences
     assert "Linear_attention in block" in sentences
-    assert set(ost.faithfulness(model, exact, logit=50).frame["way"]) == {"removed", "replaced"}
+    assert set(ost.measure.faithfulness(model, exact, logit=50).frame["way"]) == {"removed", "replaced"}
     with pytest.raises(ValueError, match="scores"):
-        ost.faithfulness(model, exact, logit=50, ways=["masked"])
+        ost.measure.faithfulness(model, exact, logit=50, ways=["masked"])
     dtypes = ["float32", "bfloat16-weights"]
     collapse = ost.collapse(model, "figure-5a", lengths=[4], dtypes=dtypes)
     assert set(collapse.frame["dtype"]) == set(dtypes)
@@ -188,7 +188,7 @@ def test_probes_and_the_stage_of_failure_are_measured(kind: str, tmp_path: Path)
     model = loaded(tmp_path, kind)
     probes = ost.probe(model, "copy-last:uniform=true", lengths=range(4, 9), seeds=range(8))
     assert {"residual", "y", "logits"} <= set(probes.frame["site"])
-    assert len(ost.failure_stage(model, "copy-last:uniform=true", lengths=range(4, 9)).frame)
+    assert len(ost.measure.failure_stage(model, "copy-last:uniform=true", lengths=range(4, 9)).frame)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_probes_and_the_stage_of_failure_are_measured(kind: str, tmp_path: Path)
 )
 def test_an_untrained_model_goes_the_same_route(kind: str, null: str, tmp_path: Path) -> None:
     model = loaded(tmp_path, kind)
-    untrained = ost.untrained_model(model, null)
+    untrained = ost.models.untrained_model(model, null)
     assert untrained.cfg.architecture == model.cfg.architecture
     ids = torch.tensor([IDS])
     assert not torch.equal(untrained(ids), model(ids))
@@ -207,7 +207,7 @@ def test_an_untrained_model_goes_the_same_route(kind: str, null: str, tmp_path: 
 def test_learnt_positions_are_not_taken_for_the_embedding(tmp_path: Path) -> None:
     model = loaded(tmp_path, "gpt_bigcode")
     with pytest.raises(InputError, match=r"v\^\(0\) is made of the embedding alone"):
-        ost.untrained_model(model, "embeddings-kept")
+        ost.models.untrained_model(model, "embeddings-kept")
 
 
 def test_what_needs_the_inside_is_refused(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_what_needs_the_inside_is_refused(tmp_path: Path) -> None:
         partial(ost.attribution, linearisation="detached"),
         partial(ost.sensitivity, linearisations=["detached"]),
     )
-    for measure in (*detached, ost.bounds, ost.hops):
+    for measure in (*detached, ost.bounds, ost.measure.hops):
         with pytest.raises(ValueError, match=r"inside|activations"):
             measure(model, prompt)
 

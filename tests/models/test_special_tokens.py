@@ -134,7 +134,9 @@ def test_what_a_reader_expects_and_does_not_find_is_said(capsys: pytest.CaptureF
     assert said["appends EOS"] == said["appends EOS and pads"] == {"left_out": ("</s>",)}
     assert said["appends EOS alone"] == {"bos_not_added": "<|begin|>", "left_out": ("<|end|>",)}
     assert said["llama2"] == said["llama3"] == said["gemma"] == said["qwen"] == said["no EOS"] == {}
-    described = {name: (ost.describe(_model(name)).bos, ost.describe(_model(name)).eos) for name in TOKENIZERS}
+    described = {
+        name: (ost.models.describe(_model(name)).bos, ost.models.describe(_model(name)).eos) for name in TOKENIZERS
+    }
     assert described["gpt2"] == described["smollm2"] == ("not added", "not appended")
     assert described["llama3"] == described["gemma"] == ("added", "not appended")
     assert described["appends EOS and pads"] == ("added", "appended")

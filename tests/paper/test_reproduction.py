@@ -44,7 +44,7 @@ def tiny() -> TransformerBridge:
 def reproduced(model: TransformerBridge, out: Path, figures: Any = (2, 9), **arguments: Any) -> tuple[Any, list[str]]:
     """A reproduction, and what it said."""
     told: list[str] = []
-    return ost.reproduce(model, figures, out=out, arguments=SHORT | arguments, say=told.append), told
+    return ost.paper.reproduce(model, figures, out=out, arguments=SHORT | arguments, say=told.append), told
 
 
 # --- What is stored comes back as it was
@@ -282,7 +282,7 @@ def test_all_of_the_paper_on_a_tiny_model(tmp_path: Path) -> None:
         "remedies": {"lengths": "4:8", "seeds": 1},
     }
     told: list[str] = []
-    found = ost.reproduce(model, out=tmp_path, arguments=little, say=told.append)
+    found = ost.paper.reproduce(model, out=tmp_path, arguments=little, say=told.append)
     assert told == [f"measuring {name}" for name in PARTS]
     assert found.refused == {}
     frame: Any = found.frame

@@ -30,7 +30,7 @@ def model() -> TransformerBridge:
 
 @pytest.mark.slow
 def test_every_number_is_that_of_its_own_measurement(model: TransformerBridge) -> None:
-    found = ost.windows(model, TASK, lengths=[3, 6], windows=[400, 20], layers=[1], sinks=1, chat=False)
+    found = ost.paper.windows(model, TASK, lengths=[3, 6], windows=[400, 20], layers=[1], sinks=1, chat=False)
     frame: Any = found.frame
     assert frame["window"].drop_duplicates().tolist() == [pd.NA, 20, 400]
     for size, mitigation in ((None, None), (20, SlidingWindow(20, layers=(1,), sinks=1))):
@@ -107,7 +107,7 @@ def test_a_distance_that_was_refused_ends_the_study_with_the_reason(
 
     monkeypatch.setattr(arms, "collapse", refuses)
     with pytest.raises(InputError, match="collapse: expected numbers, found none"):
-        ost.windows(model, TASK, lengths=[2], windows=[3], chat=False)
+        ost.paper.windows(model, TASK, lengths=[2], windows=[3], chat=False)
 
 
 @pytest.mark.parametrize(
@@ -124,5 +124,5 @@ def test_refusals_come_before_any_measurement(
     told: list[int] = []
     given = {"task": TASK, "windows": [3], "lengths": [2], "chat": False} | arguments
     with pytest.raises(InputError, match=message):
-        ost.windows(model, progress=lambda done, total: told.append(done), **given)
+        ost.paper.windows(model, progress=lambda done, total: told.append(done), **given)
     assert told == []

@@ -50,7 +50,7 @@ def test_greedy_answers_are_those_of_generate(real: Real) -> None:
 
 def test_the_bridges_own_methods_are_transformers_on_the_tokenizers_own_ids(real: Real) -> None:
     model, plain, tokenizer = real.model, real.plain(torch.float32), real.model.tokenizer
-    assert (ost.describe(model).bos, ost.describe(model).eos) == (
+    assert (ost.models.describe(model).bos, ost.models.describe(model).eos) == (
         "added" if real.name.startswith("gemma") else "not added",
         "not appended",
     )

@@ -71,7 +71,7 @@ def _probes() -> Any:
 @cache
 def _failure_stage() -> Any:
     task = "count-ones-bernoulli:tidy=true"
-    return ost.failure_stage(model(), task, lengths=range(3, 8), seeds=range(9), dtypes=["float32"])
+    return ost.measure.failure_stage(model(), task, lengths=range(3, 8), seeds=range(9), dtypes=["float32"])
 
 
 EVERY: dict[str, Callable[[], Result]] = {
@@ -82,30 +82,32 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Comparison": lambda: ost.compare(_sensitivity(), _chain()),
     "Change": lambda: ost.compare(_sensitivity(), _ablated()),
     "Profile": lambda: ost.profile(_sensitivity()),
-    "UntrainedBaselines": lambda: ost.untrained_baselines(
+    "UntrainedBaselines": lambda: ost.measure.untrained_baselines(
         model(), prompt(), kinds=["initialised", "shuffled"], seeds=[0, 1]
     ),
-    "Spectra": lambda: ost.spectra(model(), prompt(), measured=_sensitivity(), powers=8),
-    "AttentionDifference": lambda: ost.attention_difference(
+    "Spectra": lambda: ost.measure.spectra(model(), prompt(), measured=_sensitivity(), powers=8),
+    "AttentionDifference": lambda: ost.measure.attention_difference(
         ost.attention(model(), prompt()), ost.attention(model(), prompt(), mitigation="sliding-window:window=2")
     ),
-    "AttentionVariation": lambda: ost.attention_variation(model(), "figure-5b", lengths=[1, 3, 8], seeds=[0, 1]),
-    "HeadScores": lambda: ost.head_scores(model(), prompt()),
+    "AttentionVariation": lambda: ost.measure.attention_variation(
+        model(), "figure-5b", lengths=[1, 3, 8], seeds=[0, 1]
+    ),
+    "HeadScores": lambda: ost.measure.head_scores(model(), prompt()),
     "Collapse": lambda: ost.collapse(model(), "figure-5a", lengths=range(1, 13), dtypes=["float32", "bfloat16"]),
-    "Faithfulness": lambda: ost.faithfulness(model(), [_sensitivity(), _chain()], orders=19, steps=4),
-    "Counting": lambda: ost.counting(model(), "count-ones", lengths=range(1, 5), dtypes=["bfloat16"]),
+    "Faithfulness": lambda: ost.measure.faithfulness(model(), [_sensitivity(), _chain()], orders=19, steps=4),
+    "Counting": lambda: ost.measure.counting(model(), "count-ones", lengths=range(1, 5), dtypes=["bfloat16"]),
     "Decodability": lambda: _probes(),
     "FailureStage": lambda: _failure_stage(),
-    "ProbeIntervention": lambda: ost.probe_intervention(
+    "ProbeIntervention": lambda: ost.measure.probe_intervention(
         model(), "count-ones-bernoulli:tidy=true", lengths=[1, 2, 3], seeds=range(8)
     ),
     "Evaluation": lambda: _evaluated(),
     "AnswerDifference": lambda: ost.compare(_evaluated(), _evaluated("hint")),
-    "PositionEffect": lambda: ost.position_effect(model(), passages=3, tokens=6),
+    "PositionEffect": lambda: ost.measure.position_effect(model(), passages=3, tokens=6),
     "Study": lambda: ost.study(
         model(), "copy-last", mitigations=["separator:every=2"], lengths=[3, 4], dtypes=["bfloat16"], chat=False
     ),
-    "WindowStudy": lambda: ost.windows(model(), "copy-last", lengths=[3], windows=[2, 400], chat=False),
+    "WindowStudy": lambda: ost.paper.windows(model(), "copy-last", lengths=[3], windows=[2, 400], chat=False),
     "Patching": lambda: ost.patch(model(), prompt(), Prompt.from_ids(model(), [*IDS[:1], 33, *IDS[2:]]), logit=(7, 9)),
     "Ablation": lambda: ost.ablation(model(), ost.measure.AnsweredPrompt(prompt(), [4])),
     "Retrieval": lambda: PAPER.retrieval(model(), [0, 1, 2], 3, [0, 1], chat=False),
@@ -118,10 +120,10 @@ EVERY: dict[str, Callable[[], Result]] = {
     "Figure5": lambda: PAPER.figure_5(model(), lengths=[2, 3, 4], seeds=range(2)),
     "Figure8": lambda: PAPER.figure_8([1, 2, 7, 30, 60], [0, 1], d=8),
     "Figure9": lambda: PAPER.figure_9([1, 5, 6, 50, 90, 200], [0, 1], noisy=5),
-    "Corpus": lambda: ost.corpus(
+    "Corpus": lambda: ost.sweep.corpus(
         model(), ["one text of some words", "another text of others", "and a third one"], lengths=[8, 12]
     ),
-    "CorpusCollapse": lambda: ost.corpus(
+    "CorpusCollapse": lambda: ost.sweep.corpus(
         model(),
         ["one text of some words", "another text of others", "and a third one"],
         lengths=[8, 12],
@@ -136,8 +138,8 @@ EVERY: dict[str, Callable[[], Result]] = {
 
 def _of_one_prompt() -> dict[str, Callable[[], Result]]:
     """Cases of the measurements of a prompt that have none above: a new measurement needs no line here."""
-    names = sorted(record.name for record in RECORDS.values() if record.command)
-    signatures = {getattr(ost, name): inspect.signature(getattr(ost, name)) for name in names}
+    functions = [RECORDS[name].function for name in sorted(RECORDS) if RECORDS[name].command]
+    signatures = {function: inspect.signature(function) for function in functions}
     return {
         str(signature.return_annotation): partial(_measured, measurement)
         for measurement, signature in signatures.items()

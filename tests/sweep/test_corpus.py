@@ -27,7 +27,7 @@ from ostools.theory.statistics.intervals import wilson
 from tests.checkpoints import make_tokenizer, tiny_model
 
 MODULE = importlib.import_module("ostools.sweep.corpus.corpus")  # `sweep.corpus` is the function
-measured: Any = ost.corpus
+measured: Any = ost.sweep.corpus
 """Its type is of both results: each test knows which one it asked for."""
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 64}
 
@@ -153,7 +153,7 @@ def test_hidden_is_below_the_noise_of_its_own_difference_or_the_same_numbers() -
 def test_a_directory_holds_one_corpus(model: TransformerBridge, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"model": model, "texts": texts(3), "lengths": [8], "out": tmp_path}
     measured(**asked)
-    null = ost.untrained_model(tiny_model("llama", seed=1, fresh=True, **SMALL), "shuffled")
+    null = ost.models.untrained_model(tiny_model("llama", seed=1, fresh=True, **SMALL), "shuffled")
     for change in ({"texts": texts(4)}, {"model": null}, {"measure": PAIRS}):
         with pytest.raises(InputError, match="found another corpus or sweep: give another directory"):
             measured(**asked | change)

@@ -14,6 +14,7 @@ import pytest
 
 import ostools as ost
 from ostools.ground.errors import InputError
+from ostools.measure.measurement import RECORDS
 from ostools.measure.probes.failure_stage import COLUMNS
 from ostools.reporting.sweep.report import sweep_report
 from ostools.sweep import plan, results, run, sweep_of
@@ -138,7 +139,7 @@ def test_fates_are_those_of_the_measurement_and_of_all_lengths_together(written:
     found: Any = results(tmp_path / "out")
     how: Any = {name: STAGES[key] for name, key in (("dtypes", "dtypes"), ("mitigation", "mitigations"))}
     how |= {"lengths": range(3, 8), "seeds": range(12, 24), "random_weights": False}
-    alone: Any = ost.failure_stage(ost.load_model(written), STAGES["tasks"], **how).frame
+    alone: Any = ost.measure.failure_stage(ost.load_model(written), STAGES["tasks"], **how).frame
     of_one = [name for name in COLUMNS if name not in ("task", "mitigation")]
     mine: Any = found[found["seed"] == 1][of_one].reset_index(drop=True)
     theirs: Any = alone[alone["mitigation"] != "none"][of_one].reset_index(drop=True)
@@ -165,7 +166,7 @@ def test_probes_and_readings_are_those_of_the_measurement(written: Path, tmp_pat
     how: Any = {"lengths": range(1, 6), "dtypes": both["dtypes"], "mitigation": both["mitigations"]}
     kept = read(tmp_path / "out", say=print)
     for name in ("probe", "probe-intervention"):
-        theirs: Any = getattr(ost, name.replace("-", "_"))(model, both["tasks"], seeds=range(12, 24), **how)
+        theirs: Any = RECORDS[name.replace("-", "_")].function(model, both["tasks"], seeds=range(12, 24), **how)
         rows: Any = kept.rows(name)
         mine: Any = MEASUREMENTS[name].swept.read(rows, theirs.provenance)
         pd.testing.assert_frame_equal(mine.frame, theirs.frame)

@@ -94,7 +94,7 @@ def token_homogenization(
 
     Args:
         contexts: numbers of tokens, each a beginning of the text, from 3 on; None: 8, 16, 32, ... and all.
-        untrained: whether `ost.untrained_model(model, "initialised")` is measured on the same tokens.
+        untrained: whether `ost.models.untrained_model(model, "initialised")` is measured on the same tokens.
         seed: seed of the untrained model.
         position: where a task's question is read, as in `collapse`.
         mitigation: a `mitigations.Mitigation` or its name with options, as in `ost.sensitivity`.

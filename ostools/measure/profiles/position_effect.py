@@ -124,8 +124,8 @@ def position_effect(
         passages: how many of them, spread over the kinds; None: all.
         tokens: tokens of each passage that are rotated; a multiple of three.
         linearisation, method, cotangents, seed: as in `ost.sensitivity`.
-        untrained: whether `ost.untrained_model(model, "initialised")` is measured on the same prompts. What it shows too was
-            not learnt. It needs the memory of a second model.
+        untrained: whether `ost.models.untrained_model(model, "initialised")` is measured on the same prompts. What it
+            shows too was not learnt. It needs the memory of a second model.
         shuffled: whether the model is measured on the passages' tokens in random order too, a control without syntax.
         progress: called as progress(done, total), in percent.
 

@@ -287,7 +287,7 @@ def _length_words(value: Any) -> str:
 
 
 def _attention_vanishes(results: ResultsByPart, quantity: str) -> Verdict:
-    """Fit the mean over heads of one quantity of `ost.attention_variation`, a curve for each layer."""
+    """Fit the mean over heads of one quantity of `ost.measure.attention_variation`, a curve for each layer."""
     variation: Any = results[ATTENTION]["variation"]
     curves = {
         f"layer {layer}": rows.set_index("length")[quantity].sort_index()

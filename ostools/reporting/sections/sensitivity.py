@@ -243,8 +243,8 @@ def _position_parts(measured: Measurements) -> list[Part]:
         caption += ", beside the same architecture before training"
     parameters = effect.provenance.parameters
     note = (
-        f"Measured here: {parameters['passages']} passages of {parameters['tokens']} tokens. `ost.position_effect(model)` "
-        "measures 15 of 48. More texts show shapes that fewer do not."
+        f"Measured here: {parameters['passages']} passages of {parameters['tokens']} tokens. "
+        "`ost.measure.position_effect(model)` measures 15 of 48. More texts show shapes that fewer do not."
     )
     return [block(effect, "position-chart", caption, notes=[note], leads="Position")]
 

@@ -97,17 +97,17 @@ class CorpusCollapse(Result):
 
 
 def read_corpus(directory: str | Path) -> Corpus | CorpusCollapse:
-    """The corpus that `ost.corpus(..., cells=directory)` measured, read without its model.
+    """The corpus that `ost.sweep.corpus(..., cells=directory)` measured, read without its model.
 
     Raises `InputError` for a directory without a corpus, and for one that is not complete.
     """
     if not isinstance(directory, str | Path):
-        raise InputError(f"directory: expected one that ost.corpus made, found {short_repr(directory)}")
+        raise InputError(f"directory: expected one that ost.sweep.corpus made, found {short_repr(directory)}")
     broken: list[str] = []
     reading = read(directory, say=broken.append)
     cells = reading.cells
     if not cells or not all(cell.keyed_cell.cell.measurement.startswith(KIND) for cell in cells):
-        raise InputError(f"{directory}: expected a directory that ost.corpus made, found another")
+        raise InputError(f"{directory}: expected a directory that ost.sweep.corpus made, found another")
     if broken or (missing_count := len(cells) - len(reading.of("measured"))):
         why = broken[0] if broken else f"{missing_count} of {len(cells)} cells are missing"
         raise InputError(f"{directory}: expected a whole corpus, found that {why}; the same command measures the rest")

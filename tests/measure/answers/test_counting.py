@@ -25,7 +25,7 @@ from tests.reporting.made import made_collapse
 
 @pytest.fixture(scope="module")
 def counted(embedded) -> Counting:
-    return ost.counting(embedded, "count-ones", lengths=(9, 10, 19), dtypes=("float32",))
+    return ost.measure.counting(embedded, "count-ones", lengths=(9, 10, 19), dtypes=("float32",))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_the_embedded_model_counts(counted: Counting) -> None:
 
 def test_a_mitigation_is_in_the_answers_and_in_the_curve(embedded, counted: Counting) -> None:
     window = mitigations.mitigation("sliding-window:window=6")
-    found: Any = ost.counting(embedded, "count-ones", lengths=(9, 19), dtypes=("float32",), mitigation=window)
+    found: Any = ost.measure.counting(embedded, "count-ones", lengths=(9, 19), dtypes=("float32",), mitigation=window)
     assert found.provenance.parameters["mitigation"] == "sliding-window:window=6"
     pairs = RenderedPairs(embedded, AppendixTask("count-ones"), encoding={"chat": False})
     direct = ost.collapse(embedded, pairs, lengths=(9, 19), dtypes=("float32",), mitigation=window)

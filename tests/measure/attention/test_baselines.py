@@ -19,7 +19,7 @@ N = len(IDS)
 
 
 def values(model: Any, name: str) -> np.ndarray:
-    frame: Any = ost.attention_baselines(model, ost.Prompt.from_ids(model, IDS)).frame
+    frame: Any = ost.measure.attention_baselines(model, ost.Prompt.from_ids(model, IDS)).frame
     return frame[frame["baseline"] == name]["value"].to_numpy()
 
 

@@ -141,4 +141,4 @@ def test_the_proofs_inequality_on_the_first_attention_output(family: Family, sca
 )
 def test_pairs_of_another_kind_and_seeds_of_nothing_are_refused(task: str, seeds: list[int], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        ost.attention_variation(tiny_model("llama"), task, lengths=[1, 2], seeds=seeds)
+        ost.measure.attention_variation(tiny_model("llama"), task, lengths=[1, 2], seeds=seeds)

@@ -77,7 +77,7 @@ def test_a_shorter_context_is_the_text_cut_there_and_the_twin_is_an_untrained_mo
     frame: Any = ost.token_homogenization(model, prompt, contexts=[5, N], untrained=True, seed=1).frame
     cut: Any = ost.token_homogenization(model, Prompt.from_ids(model, IDS[:5]), contexts=[5]).frame
     twin: Any = ost.token_homogenization(
-        ost.untrained_model(model, "initialised", seed=1), prompt, contexts=[5, N]
+        ost.models.untrained_model(model, "initialised", seed=1), prompt, contexts=[5, N]
     ).frame
     numbers = cut.columns.drop("source")
     part = frame[(frame["source"] == "model") & (frame["tokens"] == 5)]

@@ -29,7 +29,7 @@ FEW: dict[str, Any] = {"orders": 19, "steps": 3}
 
 def used(model: TransformerBridge, ids: list[int] = IDS, **options: Any) -> Faithfulness:
     paths = ost.bounds(model, Prompt.from_ids(model, ids), variants="local")
-    return ost.faithfulness(model, paths, logit=17, **(FEW | options))
+    return ost.measure.faithfulness(model, paths, logit=17, **(FEW | options))
 
 
 def log_probs(model: TransformerBridge, ids: list[int], mask: list[int] | None = None) -> np.ndarray:
@@ -92,7 +92,7 @@ def test_a_contrast_is_the_difference_of_the_two_answers() -> None:
     model = tiny_model("llama", seed=3, dtype=torch.float64)
     paths = ost.bounds(model, Prompt.from_ids(model, IDS), variants="local")
     contrast, first, second = (
-        ost.faithfulness(model, paths, logit=logit, ways="removed", **FEW) for logit in ((17, 23), 17, 23)
+        ost.measure.faithfulness(model, paths, logit=logit, ways="removed", **FEW) for logit in ((17, 23), 17, 23)
     )
     expected = first.frame["log_prob_drop"] - second.frame["log_prob_drop"]
     assert contrast.frame["log_prob_drop"].to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-12)
@@ -144,7 +144,7 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
     profile, shorter, two = (
         ost.bounds(model, Prompt.from_ids(model, ids), variants="local") for ids in (IDS, IDS[:5], IDS[:2])
     )
-    measure: Any = ost.faithfulness
+    measure: Any = ost.measure.faithfulness
     for asked, profiles, options, words in (
         (other, profile, {}, "the profile and the model are of different models"),
         (model, [], {}, "expected at least one profile"),
@@ -159,7 +159,7 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
     with hooks.scale_scores(model, 2.0):
         model(torch.tensor([IDS]))
         with pytest.raises(InputError, match="expected a model without edits, found 'scale_scores'"):
-            ost.faithfulness(model, profile)
+            ost.measure.faithfulness(model, profile)
 
 
 @pytest.mark.slow
@@ -169,12 +169,14 @@ def test_of_another_position_is_of_the_prompts_beginning() -> None:
     few: dict[str, Any] = {"ways": "removed", "orders": 19, "steps": 2}
     prompt, beginning = Prompt.from_ids(model, IDS), Prompt.from_ids(model, IDS[:5])
     measured = ost.sensitivity(model, prompt, linearisations=["frozen"], position=4)
-    found = ost.faithfulness(model, [measured, ost.bounds(model, prompt, variants="local", positions="all")], **few)
+    found = ost.measure.faithfulness(
+        model, [measured, ost.bounds(model, prompt, variants="local", positions="all")], **few
+    )
     own = [
         ost.sensitivity(model, beginning, linearisations=["frozen"]),
         ost.bounds(model, beginning, variants="local"),
     ]
-    expected = ost.faithfulness(model, own, **few)
+    expected = ost.measure.faithfulness(model, own, **few)
     for name in ("frame", "deletion"):
         assert getattr(found, name).equals(getattr(expected, name)), name
     assert found.provenance.token_ids == tuple(IDS)
@@ -186,4 +188,4 @@ def test_of_another_position_is_of_the_prompts_beginning() -> None:
         ([ost.sensitivity(model, prompt, logit=9)], "found one with logit="),
     ):
         with pytest.raises(ost.InputError, match=words):
-            ost.faithfulness(model, given, **few)
+            ost.measure.faithfulness(model, given, **few)

@@ -61,7 +61,7 @@ def test_rounding_is_measured_where_it_is_larger_than_that_of_y() -> None:
 @pytest.mark.parametrize("family", ["llama", "gemma3", "neox"])
 def test_the_predicted_change_is_a_finite_difference_and_the_change_that_of_a_replaced_token(family: str) -> None:
     model = tiny_model(family, dtype=torch.float64)
-    frame: Any = ost.linear_range(model, ost.Prompt.from_ids(model, IDS)).frame
+    frame: Any = ost.measure.linear_range(model, ost.Prompt.from_ids(model, IDS)).frame
     assert len(frame) == 2 * len(IDS)
     assert frame["linear_range"].between(0, 1).all()
     for row in frame.itertuples():
@@ -77,4 +77,4 @@ def test_the_predicted_change_is_a_finite_difference_and_the_change_that_of_a_re
 
 def test_a_tolerance_is_between_0_and_1() -> None:
     with pytest.raises(InputError, match=r"a tolerance between 0 and 1, found 1\.5"):
-        ost.linear_range(tiny_model("llama"), "1 1", tolerance=1.5)
+        ost.measure.linear_range(tiny_model("llama"), "1 1", tolerance=1.5)

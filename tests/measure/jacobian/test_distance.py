@@ -131,7 +131,7 @@ def test_controls_are_the_measurement_of_the_control_itself() -> None:
         model, prompt, queries=3, method="exact", controls=["shuffled", "untrained"], seed=5
     ).frame
     shuffled: Any = ost.influence_by_distance(model, prompt.shuffled(5), queries=3, method="exact", seed=5).frame
-    twin = ost.untrained_model(model, "initialised", seed=5)
+    twin = ost.models.untrained_model(model, "initialised", seed=5)
     untrained: Any = ost.influence_by_distance(twin, prompt, queries=3, method="exact", seed=5).frame
     for source, alone in (("shuffled", shuffled), ("untrained", untrained)):
         assert np.array_equal(frame[frame["source"] == source]["norm"], alone["norm"])

@@ -58,7 +58,7 @@ def test_the_parts_are_the_products_of_diagonals_and_off_diagonals(family: str) 
             row = torch.einsum("kic,icjd->kjd", row, block * (1 - same if hop else same))
         for name in (str(sum(choice)) if sum(choice) < 2 else MORE, ALL):
             expected[name] += row
-    frame: Any = ost.hops(model, prompt, most=1, cotangents=int(model.cfg.d_model)).frame
+    frame: Any = ost.measure.hops(model, prompt, most=1, cotangents=int(model.cfg.d_model)).frame
     for name, jacobian in expected.items():
         rows: Any = frame[frame["hops"] == name]
         assert rows["frobenius_norm"].to_numpy() == pytest.approx(
@@ -70,7 +70,7 @@ def test_the_parts_are_the_products_of_diagonals_and_off_diagonals(family: str) 
 
 def test_no_path_hops_more_often_than_there_are_blocks_and_the_last_token_alone_reaches_itself_without_a_hop() -> None:
     model = tiny_model("llama", dtype=torch.float64)
-    result = ost.hops(model, ost.Prompt.from_ids(model, IDS), most=int(model.cfg.n_layers), cotangents=32)
+    result = ost.measure.hops(model, ost.Prompt.from_ids(model, IDS), most=int(model.cfg.n_layers), cotangents=32)
     norms: Any = result.frame.pivot_table(index="position", columns="hops", values="frobenius_norm", sort=False)
     assert (norms[MORE] < 1e-12 * norms[ALL]).all()
     assert (norms["0"].to_numpy()[:-1] == 0).all()
@@ -82,7 +82,7 @@ def test_no_path_hops_more_often_than_there_are_blocks_and_the_last_token_alone_
 def test_without_edges_between_tokens_nothing_hops() -> None:
     model = tiny_model("llama")
     with hooks.mask_scores(model, lambda query, key: query == key):
-        frame: Any = ost.hops(model, ost.Prompt.from_ids(model, IDS), most=1).frame
+        frame: Any = ost.measure.hops(model, ost.Prompt.from_ids(model, IDS), most=1).frame
     last = frame[frame["position"] == len(IDS) - 1].set_index("hops")["frobenius_norm"]
     assert last["0"] == last[ALL] > 0
     assert (frame[(frame["position"] < len(IDS) - 1) | (frame["hops"] == "1")]["frobenius_norm"] == 0).all()
@@ -92,7 +92,7 @@ def test_a_sketch_has_the_sizes_of_the_frozen_derivative_within_its_intervals() 
     model = tiny_model("llama", seed=3)
     prompt = ost.Prompt.from_ids(model, IDS)
     exact: Any = ost.sensitivity(model, prompt, linearisations="frozen", method="exact").frame["frobenius_norm"]
-    frame: Any = ost.hops(model, prompt, cotangents=8, seed=1).frame
+    frame: Any = ost.measure.hops(model, prompt, cotangents=8, seed=1).frame
     whole = frame[frame["hops"] == ALL]
     assert (whole["frobenius_lower"].to_numpy() <= exact.to_numpy()).all()
     assert (exact.to_numpy() <= whole["frobenius_upper"].to_numpy()).all()
@@ -109,14 +109,14 @@ def test_a_sketch_has_the_sizes_of_the_frozen_derivative_within_its_intervals() 
 )
 def test_settings_that_cannot_be_used_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ost.InputError, match=words):
-        ost.hops(tiny_model("llama"), "1 1", **options)
+        ost.measure.hops(tiny_model("llama"), "1 1", **options)
 
 
 def test_tokens_outside_of_every_window_are_left_out_of_shares() -> None:
     model = tiny_model("llama")
     prompt = ost.Prompt.from_ids(model, [*IDS, 44, 41])
     with hooks.mask_scores(model, lambda query, key: query - key < 2):
-        result = ost.hops(model, prompt, most=2)
+        result = ost.measure.hops(model, prompt, most=2)
     assert sorted(set(result.reached["position"])) == list(range(6 - int(model.cfg.n_layers), 7))
     summary: Any = result.summary
     assert summary["share"].notna().all()
@@ -135,4 +135,4 @@ def test_what_may_move_between_positions_outside_of_the_heads_is_refused(site: s
         model.hooks(fwd_hooks=[(f"blocks.1.{site}", add_the_token_before)]),
         pytest.raises(ost.InputError, match="hops: expected edits that move nothing between positions"),
     ):
-        ost.hops(model, ost.Prompt.from_ids(model, IDS))
+        ost.measure.hops(model, ost.Prompt.from_ids(model, IDS))

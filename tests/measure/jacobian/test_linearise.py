@@ -124,11 +124,11 @@ def test_a_long_prompt_is_measured_and_certified_block_by_block_in_strips(monkey
     model = tiny_model("gemma3", seed=1, dtype=torch.float64)
     prompt = Prompt.from_ids(model, IDS)
     how: Any = {"linearisations": LINEARISATIONS, "layers": (0, 1)}
-    short, short_hops = ost.sensitivity(model, prompt, **how).frame, ost.hops(model, prompt).frame
+    short, short_hops = ost.sensitivity(model, prompt, **how).frame, ost.measure.hops(model, prompt).frame
     monkeypatch.setattr(contexts, "WHOLE_PATTERN_BYTES", 0)
     monkeypatch.setattr(contexts, "STRIP", QUERIES * 4 * len(IDS) * 8)
     monkeypatch.setattr(memory, "_WHOLE", 0)
-    long, long_hops = ost.sensitivity(model, prompt, **how), ost.hops(model, prompt).frame
+    long, long_hops = ost.sensitivity(model, prompt, **how), ost.measure.hops(model, prompt).frame
     for name in ("operator_norm", "frobenius_norm"):
         assert_close(torch.tensor(long.frame[name]), torch.tensor(short[name]), 1e-8)
     assert_close(torch.tensor(long_hops["frobenius_norm"]), torch.tensor(short_hops["frobenius_norm"]), 1e-8)

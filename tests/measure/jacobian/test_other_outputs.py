@@ -126,4 +126,4 @@ def test_another_output_stands_beside_nothing_of_y_n() -> None:
             compare(first, second)
     for narrowed in (logit, early):
         with pytest.raises(ost.InputError, match="expected a profile of all of y_n"):
-            ost.spectra(model, prompt, measured=narrowed)
+            ost.measure.spectra(model, prompt, measured=narrowed)

@@ -140,7 +140,7 @@ def test_a_network_that_changes_when_frozen_is_refused(monkeypatch: pytest.Monke
         ost.sensitivity(model, prompt_of(model), linearisations=["frozen"])
 
 
-@pytest.mark.parametrize("measure", [ost.sensitivity, ost.attribution, ost.hops, ost.linear_range])
+@pytest.mark.parametrize("measure", [ost.sensitivity, ost.attribution, ost.measure.hops, ost.measure.linear_range])
 def test_rows_cannot_be_mislabelled_inside_a_frozen_block(measure: Any) -> None:
     model = tiny_model("gemma")
     words = rf"{measure.__name__} .*leave the block of hooks\.frozen"

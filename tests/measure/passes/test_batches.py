@@ -208,7 +208,7 @@ def test_a_step_that_generates_is_worth_32_tokens_of_padding_where_padding_is_al
 
 BATCHED = {
     "answers": lambda model: ost.evaluate(model, "count-ones-bernoulli", lengths=[4], seeds=range(3), max_new_tokens=2),
-    "tokens left out": lambda model: ost.faithfulness(
+    "tokens left out": lambda model: ost.measure.faithfulness(
         model, ost.bounds(model, Prompt.from_ids(model, [2, 40, 50, 61, 50, 33])), logit=17, orders=19, steps=2
     ),
 }

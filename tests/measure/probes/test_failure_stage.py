@@ -144,7 +144,7 @@ def test_mitigations_are_each_once_and_wrong_ones_refused() -> None:
 def test_shares_are_of_prompts_and_a_mitigation_stands_beside(embedded) -> None:
     def measured(mitigation: Any) -> Any:
         options: dict[str, Any] = {"lengths": LENGTHS, "dtypes": ["float32"], "mitigation": mitigation}
-        return ost.failure_stage(embedded, "count-ones", **options)
+        return ost.measure.failure_stage(embedded, "count-ones", **options)
 
     frame = frame_of(measured(None))
     assert frame["length"].tolist() == [3, 6, 9, 12, 130, 150]
@@ -170,6 +170,6 @@ def test_a_probe_of_a_first_token_that_answers_share_is_no_probe_of_the_answer()
     how: dict[str, Any] = {"dtypes": ["float32"], "random_weights": False}
     message = "expected right answers that begin with different tokens, found"
     with pytest.raises(ost.InputError, match=message):
-        ost.failure_stage(model, "copy:uniform=true", lengths=range(3, 8), seeds=range(6), **how)
+        ost.measure.failure_stage(model, "copy:uniform=true", lengths=range(3, 8), seeds=range(6), **how)
     with pytest.raises(ost.InputError, match=message):
-        ost.failure_stage(model, "count-ones", lengths=range(9, 14), target="token", **how)
+        ost.measure.failure_stage(model, "count-ones", lengths=range(9, 14), target="token", **how)

@@ -75,7 +75,7 @@ def test_a_probe_without_weights_is_refused() -> None:
 def test_every_dtype_is_read_for_itself() -> None:
     model = tiny_model("llama")
     asked = {"lengths": [1, 2, 3], "seeds": range(8), "dtypes": ["float32", "bfloat16", "float64"]}
-    found = frame_of(ost.probe_intervention(model, "count-ones-bernoulli:tidy=true", **asked))
+    found = frame_of(ost.measure.probe_intervention(model, "count-ones-bernoulli:tidy=true", **asked))
     assert found["site"].tolist() == ["residual", "residual", "residual", "residual", "y", "y"] * 3
     assert found["random_low"].between(0, 1).all()
     assert (found["predicted"] == 1).all()
@@ -90,7 +90,7 @@ def test_every_dtype_is_read_for_itself() -> None:
         # Sums in two precisions; a probe's weights divide by what may be small.
         np.testing.assert_allclose(by_dtype["float32"][name], by_dtype["float64"][name], rtol=2e-2, atol=1e-4)
     assert (by_dtype["float64"]["arrived"] - 1).abs().max() < 1e-9
-    stored = ost.probe_intervention(
+    stored = ost.measure.probe_intervention(
         tiny_model("llama", dtype=torch.bfloat16), "count-ones-bernoulli:tidy=true", **asked
     )
     same = frame_of(stored)[found["dtype"] == "bfloat16"].reset_index(drop=True)
@@ -99,17 +99,17 @@ def test_every_dtype_is_read_for_itself() -> None:
 
 def test_answers_of_several_tokens_are_known_by_their_first(embedded) -> None:
     """10, 20, ...: digits are tokens, and no two of these begin alike. From each to the next the probe moves by ten."""
-    found = frame_of(ost.probe_intervention(embedded, "count-ones", lengths=range(10, 60, 10)))
+    found = frame_of(ost.measure.probe_intervention(embedded, "count-ones", lengths=range(10, 60, 10)))
     assert (found["predicted"] == 10).all()
     assert (found["moved"] == 4).all()
     assert (found["prompts"] == 5).all()
     with pytest.raises(InputError, match=r"found 1 and 10, which both begin with '1'.*such as 2 to 9"):
-        ost.probe_intervention(embedded, "count-ones", lengths=[1, 2, 3, 4, 10])
+        ost.measure.probe_intervention(embedded, "count-ones", lengths=[1, 2, 3, 4, 10])
 
 
 def test_what_cannot_be_read_is_refused() -> None:
     model = tiny_model("llama")
     with pytest.raises(InputError, match="whose answer is a number"):
-        ost.probe_intervention(model, "copy-last:uniform=true", lengths=[3, 4])
+        ost.measure.probe_intervention(model, "copy-last:uniform=true", lengths=[3, 4])
     with pytest.raises(InputError, match="unknown dtype 'float31'"):
-        ost.probe_intervention(model, "count-ones", lengths=[1, 2], dtypes=["float31"])
+        ost.measure.probe_intervention(model, "count-ones", lengths=[1, 2], dtypes=["float31"])

@@ -36,7 +36,7 @@ def dense_moduli(matrix: np.ndarray) -> np.ndarray:
 def test_every_head_and_the_mean_against_dense_eigenvalues(family: Family) -> None:
     model = tiny_model(family, scale=2.0, **TINY)
     prompt = Prompt.from_ids(model, IDS)
-    frame = ost.spectra(model, prompt, powers=4).frame
+    frame = ost.measure.spectra(model, prompt, powers=4).frame
     assert len(frame) == int(model.cfg.n_layers) * (int(model.cfg.n_heads) + 1) * 2 * 5
     values: Any = frame.set_index(["layer", "head", "matrix", "quantity"])["value"].sort_index()
     for layer, heads in enumerate(patterns(model, prompt)):
@@ -57,7 +57,7 @@ def test_products_and_powers_against_dense_products(family: Family) -> None:
     prompt = Prompt.from_ids(model, IDS)
     with hooks.exact_arithmetic(model):
         mean = patterns(model, prompt).mean(1)
-    found = ost.spectra(model, prompt, powers=200)
+    found = ost.measure.spectra(model, prompt, powers=200)
     depth, limit = (table.set_index("matrix") for table in (found.depth, found.limit))
     for name, layers in (("pattern", mean), ("lazy", (mean + np.eye(len(IDS))) / 2)):
         product = np.eye(len(IDS))
@@ -90,13 +90,13 @@ def test_each_layer_stands_beside_the_product_above_it() -> None:
         tables.append(measured.frame.assign(layer=layer, operator_norm=rows, frobenius_norm=rows))
         rows = rows @ mean[layer - 1]
     frame = pd.concat(tables, ignore_index=True)
-    against: Any = ost.spectra(model, prompt, measured=Sensitivity(frame, measured.provenance)).against
+    against: Any = ost.measure.spectra(model, prompt, measured=Sensitivity(frame, measured.provenance)).against
     assert sorted(set(against["layer"])) == [0, 1, 2], "above the last block nothing is multiplied"
     same = against[against["matrix"] == "pattern"]
     assert same["rollout_first_share"].to_numpy() == pytest.approx(same["measured_first_share"].to_numpy(), abs=1e-6)
     assert same["spearman"].to_numpy() == pytest.approx(1.0, abs=1e-6)
     estimated = Sensitivity(frame.assign(method="estimate"), measured.provenance)
-    against = ost.spectra(model, prompt, measured=estimated).against
+    against = ost.measure.spectra(model, prompt, measured=estimated).against
     assert set(zip(against["norm"], against["method"], strict=True)) == {("frobenius", "estimate")}
 
 
@@ -105,20 +105,20 @@ def test_rows_that_do_not_sum_to_1_are_refused_and_renormalised_ones_are_not() -
     prompt = Prompt.from_ids(model, IDS)
     refused = pytest.raises(InputError, match=r"layer 1 off by .*method='renormalise'")
     with refused, hooks.ablate_edges(model, [(1, 0, 5, 2)]):
-        ost.spectra(model, prompt)
+        ost.measure.spectra(model, prompt)
     with hooks.ablate_edges(model, [(1, 0, 5, 2)], method="renormalise"):
-        found = ost.spectra(model, prompt)
+        found = ost.measure.spectra(model, prompt)
     assert found.provenance.edits != ()
     refused = pytest.raises(InputError, match="do not show the active edit 'ablate_heads'")
     with refused, hooks.ablate_heads(model, [(0, 1)]):
-        ost.spectra(model, prompt)
+        ost.measure.spectra(model, prompt)
 
 
 def test_refusals() -> None:
     model = tiny_model("llama", **TINY)
     prompt = Prompt.from_ids(model, IDS)
     measured = ost.sensitivity(model, prompt, linearisations=["frozen"])
-    measure: Any = ost.spectra
+    measure: Any = ost.measure.spectra
     for asked, ids, options, words in (
         (model, [2], {}, "at least two tokens"),
         (model, IDS, {"powers": 1}, "powers of at least 2, found 1"),
@@ -128,4 +128,4 @@ def test_refusals() -> None:
         with pytest.raises(InputError, match=words):
             measure(asked, Prompt.from_ids(asked, ids), **options)
     with pytest.raises(InputError, match="different edits of the forward pass"), hooks.scale_scores(model, 0.5):
-        ost.spectra(model, prompt, measured=measured)
+        ost.measure.spectra(model, prompt, measured=measured)

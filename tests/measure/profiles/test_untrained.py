@@ -19,11 +19,11 @@ IDS = [2, 40, 50, 60, 60, 61, 70, 71]
 def test_each_profile_is_that_of_the_null_model_itself() -> None:
     model = tiny_model("llama", seed=3)
     prompt = Prompt.from_ids(model, IDS)
-    found = ost.untrained_baselines(model, prompt, kinds=["shuffled"], seeds=[4, 7], linearisation="frozen")
+    found = ost.measure.untrained_baselines(model, prompt, kinds=["shuffled"], seeds=[4, 7], linearisation="frozen")
     table: Any = found.frame
     for source, seed, one in (
         ("model", None, model),
-        ("shuffled", 7, ost.untrained_model(model, "shuffled", seed=7)),
+        ("shuffled", 7, ost.models.untrained_model(model, "shuffled", seed=7)),
     ):
         rows = table[(table["source"] == source) & (table["seed"].isna() if seed is None else table["seed"] == seed)]
         alone = ost.sensitivity(one, prompt, linearisations=["frozen"]).frame["operator_norm"].to_numpy()
@@ -40,7 +40,7 @@ def test_each_profile_is_that_of_the_null_model_itself() -> None:
 def test_what_cannot_be_is_refused_with_the_reason() -> None:
     model = tiny_model("llama", seed=3)
     prompt = Prompt.from_ids(model, IDS)
-    measure: Any = ost.untrained_baselines
+    measure: Any = ost.measure.untrained_baselines
     for options, words in (
         ({"kinds": "random"}, "kinds: expected .*, found 'random'"),
         ({"linearisation": "half"}, "linearisation: expected .*, found 'half'"),
@@ -52,4 +52,4 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
         with pytest.raises(
             InputError, match="untrained_baselines: expected a model without edits, found 'mask_scores'"
         ):
-            ost.untrained_baselines(model, prompt)
+            ost.measure.untrained_baselines(model, prompt)

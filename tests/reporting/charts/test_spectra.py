@@ -22,7 +22,7 @@ IDS = [2, 40, 50, 60, 60, 61]
 def found() -> Any:
     model = tiny_model("gemma2", window=3, d_model=16, d_mlp=24)
     prompt = Prompt.from_ids(model, IDS)
-    return ost.spectra(model, prompt, measured=ost.sensitivity(model, prompt), powers=8)
+    return ost.measure.spectra(model, prompt, measured=ost.sensitivity(model, prompt), powers=8)
 
 
 def test_every_panel_holds_its_table(found: Any) -> None:
@@ -50,7 +50,7 @@ def test_two_tokens_and_nothing_left_after_a_power_can_be_drawn() -> None:
     """A head-to-first pattern leaves exactly nothing after one power, and no rate after that."""
     model = tiny_model("llama", d_model=16, d_mlp=24)
     with hooks.mask_scores(model, lambda query, key: (key == 0) & (query >= 0)):
-        found = ost.spectra(model, Prompt.from_ids(model, IDS[:2]), powers=4)
+        found = ost.measure.spectra(model, Prompt.from_ids(model, IDS[:2]), powers=4)
     pattern: Any = found.limit[(found.limit["matrix"] == "pattern") & (found.limit["layer"] == "all")]
     assert pattern["remainder"].tolist() == [0.0] * 4
     assert pattern["observed_rate"].isna().tolist() == [False, True, True, True]
