@@ -53,7 +53,7 @@ def test_layers_that_the_configuration_lacks_are_refused_before_the_model_is_loa
 
 def asked_of(command: Command) -> str:
     """The command with a prompt where it takes one, else with its defaults."""
-    if command.prompts and command.words[0] != "collapse":
+    if command.prompts and command.name != "collapse":
         return f"{command.name} --prompt 11"
     return f"{command.name} --texts t.txt" if command.words[-1] == "corpus" else command.name
 

@@ -103,7 +103,7 @@ class InfluenceByDistance(Result):
     command="sensitivity distance",
     examples=(
         '--prompt "It was the best of times, it was the worst of times" --out distance.png',
-        "--prompts prompts.jsonl --control shuffled --control untrained --out distance.png",
+        "--prompts prompts.jsonl --controls shuffled --controls untrained --out distance.png",
     ),
     memory=lambda: distance_memory,
     sweep=lambda: SWEPT,
