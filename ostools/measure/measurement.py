@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from ostools import hooks
 from ostools.ground.arguments import checked_arguments
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
+from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import cheaper_ways, outermost, watched
-from ostools.measure.prompts import encoded, one_of_several
+from ostools.measure.prompts import One, OneOrSeveral, Several, encoded, one_of_several
+from ostools.models import Prompt
 from ostools.models.describe import IN_WORDS, checked_once
 from ostools.models.precision.torch_state import default_torch_state
 from ostools.models.shape import enough_threads
@@ -66,9 +68,24 @@ RECORDS: dict[str, MeasurementRecord] = {}
 """By the function's name: the measurements of every module that is imported."""
 
 
-def measurement(**record: Any) -> Callable[[Callable[Arguments, Measured]], Callable[Arguments, Measured]]:
+@overload
+def measurement(
+    *, one: type[One], several: type[Several], in_chunks: bool = False, **record: Any
+) -> Callable[
+    [Callable[Concatenate[TransformerBridge, str | Prompt | Sequence[str | Prompt], Arguments], One | Several]],
+    OneOrSeveral[Arguments, One, Several],
+]: ...
+@overload
+def measurement(
+    *, in_chunks: bool = False, **record: Any
+) -> Callable[[Callable[Arguments, Measured]], Callable[Arguments, Measured]]: ...
+def measurement(
+    *, one: type[Any] | None = None, several: type[Any] | None = None, in_chunks: bool = False, **record: Any
+) -> Any:
     """Make a measurement of a function; `record` holds the other fields of its `MeasurementRecord`.
 
+    - `one` and `several` tell a type checker what it returns of one prompt, and of a list.
+    - With `in_chunks` it is tried again in smaller chunks where memory runs out (`in_smaller_chunks`).
     - An argument of another type is refused with `InputError` before anything is computed.
     - It holds the lock of every model it is given (`hooks.locked`): another thread that wants the model waits.
     - Torch is at its defaults (`default_torch_state`), so autocast, a default dtype or inference mode around the call changes
@@ -80,7 +97,7 @@ def measurement(**record: Any) -> Callable[[Callable[Arguments, Measured]], Call
     """
 
     def decorated(function: Callable[Arguments, Measured]) -> Callable[Arguments, Measured]:
-        measured = _measured(function)
+        measured = _measured(in_smaller_chunks(function) if in_chunks else function)
         RECORDS[function.__name__] = MeasurementRecord(function=measured, **record)
         return measured
 

@@ -6,11 +6,11 @@ over relative position, as of a corpus (`ost.sweep.corpus`, which draws the prom
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import numpy as np
 import pandas as pd
@@ -225,16 +225,6 @@ class OneOrSeveral(Protocol[Options, One, Several]):
         *args: Options.args,
         **options: Options.kwargs,
     ) -> Several: ...
-
-
-def one_or_several(
-    one: type[One], several: type[Several]
-) -> Callable[
-    [Callable[Concatenate[TransformerBridge, str | Prompt | Sequence[str | Prompt], Options], One | Several]],
-    OneOrSeveral[Options, One, Several],
-]:
-    """Tell a type checker what a measurement returns for one prompt and for a list; at run time nothing changes."""
-    return lambda function: cast(Any, function)
 
 
 def one_of_several(value: object, expected: Sequence[type]) -> str:

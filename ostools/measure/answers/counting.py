@@ -23,7 +23,6 @@ import pandas as pd
 
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import checked_name
-from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answers.answers import Answer
@@ -90,8 +89,8 @@ class Counting(Result):
     command="evaluate counting",
     examples=("--task count-ones --dtypes float32 --out counting.png",),
     memory=lambda: counting_memory,
+    in_chunks=True,
 )
-@in_smaller_chunks
 def counting(
     model: TransformerBridge,
     task: AppendixTask | str = "count-ones",

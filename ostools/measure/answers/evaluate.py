@@ -19,7 +19,6 @@ from pydantic import Field
 from ostools import mitigations, tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_number
 from ostools.measure.answer_line import answer_text
@@ -73,8 +72,8 @@ of the right line: it is that of a line that ends."""
     python_only={"grade": "a function, which a command line has not"},
     memory=lambda: evaluate_memory,
     sweep=lambda: SWEPT,
+    in_chunks=True,
 )
-@in_smaller_chunks
 def evaluate(
     model: TransformerBridge,
     task: Task | str,

@@ -19,7 +19,6 @@ from ostools import hooks, mitigations, tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
-from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.pooling import Bins, bins_of, max_pool
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.measurement import measurement
@@ -109,8 +108,8 @@ class Attention(Result):
     command="attention",
     examples=('--prompt "Can you copy the following number?1111" --out x.html', "--task copy-last --length 12"),
     memory=lambda: patterns_memory,
+    in_chunks=True,
 )
-@in_smaller_chunks
 def attention(
     model: TransformerBridge,
     prompt: str | Prompt | Question | None = None,

@@ -26,7 +26,6 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.memory import available_memory
 from ostools.ground.names import Position
 from ostools.ground.out_of_memory import chunk as chunk_of
-from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.bounds.certified import BlockView
 from ostools.measure.bounds.variants import (
@@ -53,7 +52,6 @@ from ostools.measure.prompts import (
     PromptResults,
     by_token,
     join_results,
-    one_or_several,
     prompt_named,
     token_columns,
 )
@@ -136,14 +134,15 @@ class PromptBounds(Result, PromptResults[Bounds]):
         return prompts_findings(self)
 
 
-@one_or_several(Bounds, PromptBounds)
 @measurement(
     command="bounds",
     examples=('--prompt "The capital of France is" --variants local --out bounds.png',),
     memory=lambda: bounds_memory,
     sweep=lambda: SWEPT,
+    in_chunks=True,
+    one=Bounds,
+    several=PromptBounds,
 )
-@in_smaller_chunks
 def bounds(
     model: TransformerBridge,
     prompt: str | Prompt | Question | Sequence[str | Prompt | Question],

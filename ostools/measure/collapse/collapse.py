@@ -19,7 +19,6 @@ from typing import Any, Literal, Unpack, overload
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
-from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.distances import collapse_memory
@@ -75,8 +74,7 @@ def collapse(
 ) -> list[Collapse]: ...
 
 
-@measurement(memory=lambda: collapse_memory, sweep=lambda: SWEPT)
-@in_smaller_chunks
+@measurement(memory=lambda: collapse_memory, sweep=lambda: SWEPT, in_chunks=True)
 def collapse(
     model: TransformerBridge,
     task: CollapseTask | Task | Prompt | str | Sequence[CollapseTask | Task | Prompt | str] | None = None,

@@ -27,7 +27,6 @@ from torch import Tensor
 from ostools import hooks, tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.collapse.prompt_sets import PromptSet, as_pairs
@@ -180,8 +179,8 @@ class AttentionVariation(Result):
     examples=("--task figure-5c --lengths 1:200 --out variation.png",),
     defaults={"lengths": "1:128"},
     memory=lambda: variation_memory,
+    in_chunks=True,
 )
-@in_smaller_chunks
 def attention_variation(
     model: TransformerBridge,
     task: CollapseTask | Prompt | str = "figure-5a",

@@ -21,7 +21,6 @@ from ostools import mitigations
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import distinct
-from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.sites import is_closed
@@ -108,8 +107,7 @@ class Faithfulness(Result):
         return faithfulness_findings(self)
 
 
-@measurement()
-@in_smaller_chunks
+@measurement(in_chunks=True)
 def faithfulness(
     model: TransformerBridge,
     profiles: ProfileSource | Sequence[ProfileSource],

@@ -26,7 +26,6 @@ from torch import Tensor
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
-from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.faithfulness.deletion import Kinds
@@ -100,8 +99,8 @@ class LinearRange(Result):
     command="sensitivity range",
     examples=('--prompt "The capital of France is" --draws 2 --out range.png',),
     memory=lambda: linear_range_memory,
+    in_chunks=True,
 )
-@in_smaller_chunks
 def linear_range(
     model: TransformerBridge,
     prompt: str | Prompt | Question,

@@ -24,7 +24,6 @@ from torch import Tensor
 from ostools import mitigations
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Linearisation, Position
-from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.hooks.sites import is_closed
 from ostools.measure.jacobian.certificate import ADDS_UP, last_tokens, require_adds_up
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
@@ -88,8 +87,8 @@ class Attribution(Result):
     command="sensitivity attribution",
     examples=('--prompt "Once upon a" --out parts.png',),
     memory=lambda: attribution_memory,
+    in_chunks=True,
 )
-@in_smaller_chunks
 def attribution(
     model: TransformerBridge,
     prompt: str | Prompt | Question,

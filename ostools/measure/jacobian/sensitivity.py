@@ -28,7 +28,6 @@ from ostools.ground.names import (
     SketchedMethod,
     distinct,
 )
-from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.hooks.sites import unknown_inside
@@ -46,7 +45,6 @@ from ostools.measure.prompts import (
     by_token,
     checked_layers,
     join_results,
-    one_or_several,
     prompt_named,
     token_columns,
 )
@@ -131,7 +129,6 @@ class Sensitivities(Result, PromptResults[Sensitivity]):
         return prompts_findings(self)
 
 
-@one_or_several(Sensitivity, Sensitivities)
 @measurement(
     command="sensitivity",
     examples=(
@@ -143,8 +140,10 @@ class Sensitivities(Result, PromptResults[Sensitivity]):
     ),
     memory=lambda: sensitivity_memory,
     sweep=lambda: SWEPT,
+    in_chunks=True,
+    one=Sensitivity,
+    several=Sensitivities,
 )
-@in_smaller_chunks
 def sensitivity(
     model: TransformerBridge,
     prompt: str | Prompt | Question | Sequence[str | Prompt | Question],

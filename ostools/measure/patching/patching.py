@@ -24,7 +24,7 @@ from ostools import mitigations, tasks
 from ostools.ground.errors import InputError, short_repr
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
-from ostools.ground.out_of_memory import chunk, in_smaller_chunks
+from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
 from ostools.measure.first_order import first_order_agreement
@@ -109,8 +109,8 @@ class Patching(Result):
     python_only={"positions": "several positions that are patched together are a list of lists"},
     memory=lambda: patch_memory,
     sweep=lambda: SWEPT,
+    in_chunks=True,
 )
-@in_smaller_chunks
 def patch(
     model: TransformerBridge,
     prompt: str | Prompt | Question,

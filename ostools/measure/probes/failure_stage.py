@@ -16,7 +16,6 @@ import pandas as pd
 
 from ostools import mitigations, tasks
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.measure.answers.judging import judge
 from ostools.measure.answers.prefilled import prefilled_answers, require_telling_first_tokens, running
@@ -151,8 +150,8 @@ class FailureStage(Result):
     lines_of=(probe,),
     memory=lambda: failure_stage_memory,
     sweep=lambda: SWEPT,
+    in_chunks=True,
 )
-@in_smaller_chunks
 def failure_stage(
     model: TransformerBridge,
     task: Task | str,

@@ -19,7 +19,7 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.out_of_memory import chunk, in_smaller_chunks
+from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.measure.answers.prefilled import require_telling_first_tokens, running
 from ostools.measure.measurement import measurement
@@ -101,8 +101,8 @@ class ProbeIntervention(Result):
     lines_of=(probe,),
     memory=lambda: probe_memory,
     sweep=lambda: SWEPT,
+    in_chunks=True,
 )
-@in_smaller_chunks
 def probe_intervention(
     model: TransformerBridge,
     task: Task | str,

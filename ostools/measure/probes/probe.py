@@ -16,7 +16,6 @@ from pydantic import Field
 from ostools import mitigations, tasks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
-from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths
 from ostools.measure.answers.prefilled import prefilled_prompts, running
@@ -107,8 +106,8 @@ class Decodability(Result):
     defaults={"task": "count-ones-bernoulli", "lengths": "4,8,12,16,24,32,48,64"},
     memory=lambda: probe_memory,
     sweep=lambda: SWEPT,
+    in_chunks=True,
 )
-@in_smaller_chunks
 def probe(
     model: TransformerBridge,
     task: Task | str,

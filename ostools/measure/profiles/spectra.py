@@ -21,7 +21,6 @@ from ostools import hooks
 from ostools.ground.errors import OF_A_LEFT_HOOK, InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
-from ostools.ground.out_of_memory import in_smaller_chunks
 from ostools.measure.attention.attention import patterns_memory
 from ostools.measure.jacobian.sensitivity import Sensitivity
 from ostools.measure.measurement import measurement
@@ -91,8 +90,8 @@ class Spectra(Result):
     examples=('--prompt "The capital of France is" --out spectra.png',),
     python_only={"measured": "a result in memory, which a command line has not"},
     memory=lambda: patterns_memory,
+    in_chunks=True,
 )
-@in_smaller_chunks
 def spectra(
     model: TransformerBridge,
     prompt: str | Prompt | Question,
