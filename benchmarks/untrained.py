@@ -18,7 +18,7 @@ import ostools as ost
 from ostools.measure.collapse.result import FITTED_FROM, SAME_IN_FLOAT64
 from ostools.models import Prompt, encode
 from ostools.models.untrained import KINDS
-from ostools.paper.figures.synthetic import decay_fits
+from ostools.paper.synthetic import decay_fits
 
 SEEDS = range(3)
 TOKENS = 128

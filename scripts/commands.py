@@ -35,10 +35,9 @@ from ostools.measure.position import POSITIONS
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt, encode
 from ostools.models.tokens import EncodingOptions
-from ostools.paper.figures.answering import figure_2, figure_2_memory
-from ostools.paper.figures.counting import figure_3, figure_3_memory, figure_4
-from ostools.paper.figures.figure5 import figure_5, figure_5_memory
-from ostools.paper.figures.synthetic import figure_8, figure_9
+from ostools.paper.behaviour import figure_2, figure_2_memory, figure_3, figure_3_memory, figure_4
+from ostools.paper.figure5 import figure_5, figure_5_memory
+from ostools.paper.synthetic import figure_8, figure_9
 from ostools.tasks import AppendixTask, CollapseTask, Task
 from ostools.tasks.questions import Question
 from ostools.theory import distances

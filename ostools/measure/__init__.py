@@ -14,8 +14,9 @@ from ostools.measure.attention.heads import HeadScores, head_scores
 from ostools.measure.bounds.bounds import Bounds, PromptBounds, bounds
 from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.homogenization import TokenHomogenization, token_homogenization
-from ostools.measure.collapse.result import Collapse
+from ostools.measure.collapse.result import Collapse, reference_at_y
 from ostools.measure.collapse.variation import AttentionVariation, attention_variation
+from ostools.measure.collapse.verdicts import HEAD_CHUNK, VECTOR, Per, Reading, Site
 from ostools.measure.faithfulness.faithfulness import Faithfulness, faithfulness
 from ostools.measure.faithfulness.linear_range import LinearRange, linear_range
 from ostools.measure.hosted.answer_file import Hosted, hosted_evaluation, read_answers
@@ -24,6 +25,7 @@ from ostools.measure.jacobian.attribution import Attribution, attribution
 from ostools.measure.jacobian.distance import InfluenceByDistance, influence_by_distance
 from ostools.measure.jacobian.hops import Hops, hops
 from ostools.measure.jacobian.sensitivity import Sensitivities, Sensitivity, jacobian, sensitivity
+from ostools.measure.measurement import RECORDS, measurement
 from ostools.measure.patching.patching import Patching, patch
 from ostools.measure.probes.failure_stage import FailureStage, failure_stage
 from ostools.measure.probes.intervention import ProbeIntervention, probe_intervention
@@ -34,9 +36,15 @@ from ostools.measure.profiles.position_effect import PositionEffect, position_ef
 from ostools.measure.profiles.profile import Profile, profile
 from ostools.measure.profiles.spectra import Spectra, spectra
 from ostools.measure.profiles.untrained import UntrainedBaselines, untrained_baselines
+from ostools.measure.prompts import of_text
 from ostools.measure.study.study import Study, study
+from ostools.measure.task_prompt import TaskPrompt, carrier_positions, item_positions, render_prompt
+from ostools.measure.unloaded import Unloaded
 
 __all__ = [
+    "HEAD_CHUNK",
+    "RECORDS",
+    "VECTOR",
     "Ablation",
     "AnswerDifference",
     "AnsweredPrompt",
@@ -60,15 +68,20 @@ __all__ = [
     "InfluenceByDistance",
     "LinearRange",
     "Patching",
+    "Per",
     "PositionEffect",
     "ProbeIntervention",
     "Profile",
     "PromptBounds",
+    "Reading",
     "Sensitivities",
     "Sensitivity",
+    "Site",
     "Spectra",
     "Study",
+    "TaskPrompt",
     "TokenHomogenization",
+    "Unloaded",
     "UntrainedBaselines",
     "ablation",
     "ask_endpoint",
@@ -78,6 +91,7 @@ __all__ = [
     "attention_variation",
     "attribution",
     "bounds",
+    "carrier_positions",
     "collapse",
     "compare",
     "counting",
@@ -88,14 +102,19 @@ __all__ = [
     "hops",
     "hosted_evaluation",
     "influence_by_distance",
+    "item_positions",
     "jacobian",
     "linear_range",
+    "measurement",
+    "of_text",
     "patch",
     "position_effect",
     "probe",
     "probe_intervention",
     "profile",
     "read_answers",
+    "reference_at_y",
+    "render_prompt",
     "sensitivity",
     "spectra",
     "study",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ostools.models.chat import ORIGINS, Chat
 from ostools.models.describe import ModelDescription, describe
-from ostools.models.tokens import Prompt, context_length, encode
+from ostools.models.tokens import EncodingOptions, Prompt, context_length, encode
 
 if TYPE_CHECKING:
     from ostools.models.adopted.adopt import adopt
@@ -25,6 +25,7 @@ _LATER = {
 __all__ = [
     "ORIGINS",
     "Chat",
+    "EncodingOptions",
     "ModelDescription",
     "Prompt",
     "adopt",

@@ -1,13 +1,12 @@
 """The paper's figures by number, and the questions that it leaves open."""
 
+from ostools.paper.behaviour import Figure2, Figure3, Figure4, figure_2, figure_3, figure_4, figure_4_of, figure_prompts
 from ostools.paper.chain_of_thought import ChainOfThought, chain_of_thought
 from ostools.paper.claims.claims import Reproduction
-from ostools.paper.figures.answering import Figure2, figure_2
-from ostools.paper.figures.counting import Figure3, Figure4, figure_3, figure_4, figure_4_of, figure_prompts
-from ostools.paper.figures.figure5 import Figure5, figure_5
-from ostools.paper.figures.synthetic import Figure8, Figure9, figure_8, figure_9
+from ostools.paper.figure5 import Figure5, figure_5
 from ostools.paper.reproduction.reproduce import reproduce
 from ostools.paper.retrieval import Retrieval, retrieval
+from ostools.paper.synthetic import Figure8, Figure9, figure_8, figure_9
 from ostools.paper.windows import WindowStudy, windows
 
 __all__ = [

@@ -15,25 +15,21 @@ from typing import Any, Unpack
 import pandas as pd
 import torch
 
-from ostools import tasks
+import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Linearisation, Method, distinct, known_norm
 from ostools.ground.progress import Progress
 from ostools.ground.whole_numbers import whole_number
+from ostools.measure import TaskPrompt, Unloaded, item_positions, render_prompt
 from ostools.measure.answer_line import line_ids
 from ostools.measure.answers.answers import answers, require_limit
-from ostools.measure.answers.evaluate import evaluate_memory
 from ostools.measure.answers.judging import reader_of
 from ostools.measure.answers.reading import HAS_ANSWER
-from ostools.measure.jacobian.memory import sensitivity_memory
-from ostools.measure.jacobian.sensitivity import sensitivity
-from ostools.measure.measurement import measurement
-from ostools.measure.task_prompt import TaskPrompt, item_positions, render_prompt
-from ostools.measure.unloaded import Unloaded
-from ostools.models import Prompt, context_length
+from ostools.models import EncodingOptions, Prompt, context_length
 from ostools.models.tokenizer_calls import decoded
-from ostools.models.tokens import EncodingOptions, offsets, token_text
+from ostools.models.tokens import offsets, token_text
+from ostools.paper.forecast import bytes_of
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.tasks import AppendixTask, Task
 from ostools.tasks.appendix_c import few_shot
@@ -70,11 +66,11 @@ class ChainOfThought(Result):
         return chain_of_thought_findings(self)
 
 
-@measurement(
+@ost.measure.measurement(
     command="evaluate chain-of-thought",
     examples=('--task count-ones:mode=cot-zero-shot --length 8 --reasoning "11111 and 111" --out chain.png',),
     defaults={"task": "count-ones:mode=cot-few-shot", "length": "12"},
-    lines_of=(sensitivity,),
+    lines_of=(ost.sensitivity,),
     memory=lambda: chain_of_thought_memory,
 )
 def chain_of_thought(
@@ -114,7 +110,7 @@ def chain_of_thought(
     thoughts that are not closed, a line that cannot be begun in tokens, and a whole that is longer
     than the context. Source: arXiv 2406.04267, Theorem B.5; docs/theory.md 2.
     """
-    form = tasks.task(task)
+    form = ost.tasks.task(task)
     whole_number("length", length, 1)
     names = distinct("linearisations", linearisations)
     require_limit(max_new_tokens)
@@ -122,13 +118,13 @@ def chain_of_thought(
     task_prompt = render_prompt(model, form, length, seed=seed, **encoding)
     text = with_reasoning(model, task_prompt, reasoning, max_new_tokens)
     options: dict[str, Any] = {"linearisations": names, "method": method, "max_memory": max_memory}
-    result = sensitivity(model, text.prompt, **options, seed=seed, progress=progress)
+    result = ost.sensitivity(model, text.prompt, **options, seed=seed, progress=progress)
     places: Any = result.frame["position"]
     frame = result.frame.assign(part=places.map(dict(enumerate(text.parts))))
     parameters: dict[str, Any] = {
         **result.provenance.parameters,
         "measurement": "chain-of-thought",
-        **{"task": tasks.label(form), "length": length, "seed": seed, "key": task_prompt.key},
+        **{"task": ost.tasks.label(form), "length": length, "seed": seed, "key": task_prompt.key},
         **{"chat": task_prompt.chat, **task_prompt.prompt.provenance},
         **{"reasoning": text.reasoning, "reasoning_source": text.source},
         "max_new_tokens": max_new_tokens if reasoning is None else None,
@@ -179,9 +175,9 @@ def chain_of_thought_memory(
     **encoding: Unpack[EncodingOptions],
 ) -> int:
     """Bytes of the reasoning, and of the Jacobians of the prompt with its longest reasoning."""
-    answers = evaluate_memory(model, task, [length], max_new_tokens=max_new_tokens, **encoding)
+    answers = bytes_of(ost.evaluate, model, task, [length], max_new_tokens=max_new_tokens, **encoding)
     pos = model.longest(task, [length], **encoding).tokens + max_new_tokens
-    return max(answers, sensitivity_memory(model, pos, linearisations=linearisations, method=method))
+    return max(answers, bytes_of(ost.sensitivity, model, pos, linearisations=linearisations, method=method))
 
 
 @dataclass(frozen=True)

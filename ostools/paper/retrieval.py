@@ -9,33 +9,22 @@ Source: Barbero et al. 2024 (arXiv 2406.04267), section 5; Liu et al. 2023 (arXi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack, cast
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import pandas as pd
 import torch
 
-from ostools.ground.errors import InputError
+import ostools as ost
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Linearisation, Method, known_norm
 from ostools.ground.progress import Progress, tell
 from ostools.ground.whole_numbers import checked_seeds, whole_number, whole_numbers
-from ostools.measure.answer_line import answer_text
-from ostools.measure.answers.answers import Answer, answers, how_read
-from ostools.measure.answers.judging import judge, stops_of
-from ostools.measure.answers.probability import answer_log_probability, answer_room
-from ostools.measure.answers.reading import STOP
-from ostools.measure.jacobian.memory import sensitivity_memory
-from ostools.measure.jacobian.norms import choose_method
-from ostools.measure.jacobian.sensitivity import sensitivity
-from ostools.measure.measurement import measurement
-from ostools.measure.prompts import of_text
-from ostools.measure.task_prompt import TaskPrompt, carrier_positions, render_prompt
-from ostools.measure.unloaded import Unloaded
-from ostools.models.tokens import EncodingOptions
+from ostools.measure import Unloaded
+from ostools.models import EncodingOptions
+from ostools.paper.forecast import bytes_of
 from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.retrieve import RetrieveTask
@@ -44,6 +33,12 @@ from ostools.theory.statistics.intervals import bootstrap_mean, expanded, fewest
 SEEDS = tuple(range(6))
 LEVEL = 0.95
 _MOST_POSITIONS = 11
+_OF_ANSWERS = ["length", "seed", "tokens", "key", "answer", "kind", "correct", "log_probability"]
+_COLUMNS = (
+    *("position", "length", "seed", "tokens", "key", "answer", "kind", "found", "correct", "log_probability"),
+    *("carriers", "sensitivity_mean", "sensitivity_others", "method"),
+)
+_OF_ONE_TASK = ("task", "mitigation", "elicitation", "lengths", "trained_length", "examples")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,13 +75,13 @@ class Retrieval(Result):
         return retrieval_notes(self)
 
 
-@measurement(
+@ost.measure.measurement(
     command="evaluate retrieval",
     examples=(
         "--length 9 --seeds 0,1 --out retrieval.png",
         "--model google/gemma-7b --records uuid --length 75 --method sketch",
     ),
-    lines_of=(sensitivity,),
+    lines_of=(ost.sensitivity,),
     memory=lambda: retrieval_memory,
 )
 def retrieval(
@@ -121,32 +116,28 @@ def retrieval(
     estimated) sensitivity for each position and seed. The answers cost little beside it.
     """
     seed_list, places = checked_seeds(seeds), _checked_positions(positions, length)
-    auto = choose_method(int(model.cfg.d_model), exact_fits=True).method
-    norm = known_norm([auto if method == "auto" else method])
-    task_prompts = [
-        render_prompt(model, RetrieveTask(position=place, records=records), length, seed=seed, **encoding)
-        for seed in seed_list
-        for place in places
-    ]
-    room = answer_room(model, task_prompts)
-    prompts = [task_prompt.prompt for task_prompt in task_prompts]
-    answer_list = answers(model, prompts, max_new_tokens=room, stops=stops_of(task_prompts))
-    log_probabilities = [math.nan] * len(prompts)
-    if not any(
-        task_prompt.thinks for task_prompt in task_prompts
-    ):  # else the answer does not stand right after the prompt
-        log_probabilities = answer_log_probability(model, prompts, list(map(answer_text, task_prompts)))
-    rows = []
-    for index, task_prompt in enumerate(task_prompts):
-        row = _answer_row(task_prompt, answer_list[index], log_probabilities[index])
-        rows.append(row | _sensitivity_row(model, task_prompt, linearisation, norm, method))
-        tell(progress, index + 1, len(task_prompts))
-    frame = pd.DataFrame(rows)
-    settings: dict[str, Any] = {"positions": places, "length": length, "seeds": seed_list, "records": records}
-    settings |= {"linearisation": linearisation, "norm": norm, "method": method, "chat": task_prompts[0].chat}
-    settings |= {**task_prompts[0].prompt.provenance, "temperature": 0.0, "max_new_tokens": room, "stop": STOP}
-    provenance = Provenance.collect(model, measurement="retrieval", **settings, **how_read(model))
-    return Retrieval(frame, provenance, _ends(frame))
+    tables, answered = [], None
+    for place in places:
+        task = RetrieveTask(position=place, records=records)
+        prompts = [ost.measure.render_prompt(model, task, length, seed=seed, **encoding) for seed in seed_list]
+        chosen = "chat" if prompts[0].chat else "zero-shot"
+        answered = ost.evaluate(model, task, lengths=[length], seeds=seed_list, elicitation=chosen, **encoding)
+        rows: Any = answered.frame[_OF_ANSWERS]
+        asked = zip(rows["answer"], rows["seed"], strict=True)
+        named = [task.named_answer(answer, task.items(length, seed)) for answer, seed in asked]
+        norms = []
+        for prompt in prompts:
+            norms.append(_norms(model, prompt, linearisation, method))
+            tell(progress, len(tables) * len(seed_list) + len(norms), len(places) * len(seed_list))
+        tables.append(rows.assign(position=place, found=rows["key"] == named).join(pd.DataFrame(norms)))
+    frame: Any = pd.concat(tables).sort_values("seed", kind="stable", ignore_index=True)
+    norm = known_norm(frame["method"])
+    frame = frame.rename(columns={f"{norm}_mean": "sensitivity_mean", f"{norm}_others": "sensitivity_others"})
+    how = {} if answered is None else answered.provenance.parameters
+    parameters = {name: value for name, value in how.items() if name not in _OF_ONE_TASK}
+    parameters |= {"positions": places, "length": length, "seeds": seed_list, "records": records}
+    parameters |= {"linearisation": linearisation, "norm": norm, "method": method, "measurement": "retrieval"}
+    return Retrieval(frame[list(_COLUMNS)], Provenance.collect(model, **parameters), _ends(frame))
 
 
 def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int]:
@@ -156,39 +147,18 @@ def _checked_positions(positions: Sequence[int] | None, length: int) -> list[int
     return sorted(whole_numbers("retrieval: positions", positions, 0, length - 1))
 
 
-def _answer_row(task_prompt: TaskPrompt, answer: Answer, log_p: float) -> dict[str, Any]:
-    verdict, task = judge(task_prompt, answer), cast(RetrieveTask, task_prompt.task)
-    return {
-        "position": task.index(len(task.pairs(task_prompt.pieces))),
-        "length": task_prompt.length,
-        "seed": task_prompt.seed,
-        "tokens": len(task_prompt.prompt.ids),
-        "key": task_prompt.key,
-        "answer": verdict.line,
-        "kind": verdict.kind,
-        "found": task.named_answer(verdict.line, task_prompt.pieces) == task_prompt.key,
-        "correct": verdict.correct,
-        "log_probability": log_p,
-    }
-
-
-def _sensitivity_row(
-    model: TransformerBridge, task_prompt: TaskPrompt, linearisation: Linearisation, norm: str, method: Method
+def _norms(
+    model: TransformerBridge, task_prompt: ost.measure.TaskPrompt, linearisation: Linearisation, method: Method
 ) -> dict[str, Any]:
-    """Norms of the wanted record's tokens, and of the text's other tokens."""
-    profile: Any = sensitivity(model, task_prompt.prompt, linearisations=(linearisation,), method=method).frame
-    if norm == "operator" and known_norm(profile["method"]) != norm:
-        raise InputError(
-            "retrieval: expected exact operator norms, found a sketch, which bounds them only: give method='sketch'"
-        )
-    carriers = list(carrier_positions(model, task_prompt))
-    other_tokens: Any = of_text(profile.drop(index=profile.index[carriers]))
-    return {
-        "carriers": len(carriers),
-        "sensitivity_mean": float(profile[f"{norm}_norm"].to_numpy()[carriers].mean()),
-        "sensitivity_others": float(other_tokens[f"{norm}_norm"].mean()),
-        "method": str(profile["method"].iloc[0]),
-    }
+    """Mean norms of the wanted record's tokens, and of the text's other tokens; an operator norm where it is measured."""
+    profile: Any = ost.sensitivity(model, task_prompt.prompt, linearisations=(linearisation,), method=method).frame
+    carriers = list(ost.measure.carrier_positions(model, task_prompt))
+    beside: Any = ost.measure.of_text(profile.drop(index=profile.index[carriers]))
+    row: dict[str, Any] = {"carriers": len(carriers), "method": str(profile["method"].iloc[0])}
+    for norm in ("operator", "frobenius"):
+        values = profile[f"{norm}_norm"].to_numpy()[carriers]
+        row |= {f"{norm}_mean": float(values.mean()), f"{norm}_others": float(beside[f"{norm}_norm"].mean())}
+    return row
 
 
 def _ends(frame: pd.DataFrame) -> pd.DataFrame:
@@ -226,4 +196,4 @@ def retrieval_memory(
 ) -> int:
     """Bytes of the Jacobians of the prompt with `length` records."""
     pos = model.longest(RetrieveTask(records=records), [length], **encoding).tokens
-    return sensitivity_memory(model, pos, linearisations=linearisation, method=method)
+    return bytes_of(ost.sensitivity, model, pos, linearisations=linearisation, method=method)

@@ -13,22 +13,15 @@ from typing import Any, Literal, Unpack
 import numpy as np
 import pandas as pd
 
-from ostools import tasks
-from ostools.ground.errors import InputError
+import ostools as ost
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Position
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, whole_numbers
-from ostools.measure.answers.evaluate import evaluate, evaluate_memory
-from ostools.measure.collapse.distances import collapse_memory
-from ostools.measure.measurement import measurement
-from ostools.measure.mitigated_prompts import ACTIVE, REFUSED
-from ostools.measure.position import checked_position, reading
-from ostools.measure.study.arms import Arm, Cell, StudyPlan, within_training
-from ostools.measure.task_prompt import CHAT, ZERO_SHOT, render_prompt
-from ostools.measure.unloaded import Unloaded
-from ostools.models.tokens import EncodingOptions
-from ostools.paper.figures.synthetic import spread_lengths
+from ostools.measure import Unloaded
+from ostools.models import EncodingOptions
+from ostools.paper.forecast import bytes_of
+from ostools.paper.synthetic import spread_lengths
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.tasks import Task
 from ostools.tasks.base import seeds_of
@@ -38,6 +31,8 @@ MOST = 24
 """Number of windows where none are named."""
 _LEVEL = 0.95
 _FRONTS = {"front": "accuracy", "front_probability": "log_probability"}
+_OF_ANSWERS = ["length", "seed", "status", "correct", "log_probability", "within_training"]
+_COLUMNS = ("window", *_OF_ANSWERS[:5], "distance", "rounding", "within_training")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +66,11 @@ class WindowStudy(Result):
         return windows_findings(self)
 
 
-@measurement(
+@ost.measure.measurement(
     command="mitigate windows",
     examples=("--task copy-last --lengths 32 --windows 2:64 --out x.png",),
     defaults={"task": "copy-last", "lengths": "8,16,32"},
-    lines_of=(evaluate,),
+    lines_of=(ost.evaluate,),
     memory=lambda: windows_memory,
 )
 def windows(
@@ -107,50 +102,66 @@ def windows(
     `InputError` or `MitigationError` for an unknown task, a window below 1, a layer that is not there, a layer whose own window
     is narrower, and a prompt longer than the context.
     """
-    from ostools.mitigations.passes import SlidingWindow
-
-    form = tasks.task(task)
+    form = ost.tasks.task(task)
     length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
-    questions = [render_prompt(model, form, n, seed=seed, **encoding) for n in length_list for seed in seed_list]
-    longest, in_chat = max(len(question.prompt.ids) for question in questions), questions[0].chat
+    counts = sorted({*length_list, *(n + 1 for n in length_list)})
+    questions = {
+        (n, seed): ost.measure.render_prompt(model, form, n, seed=seed, **encoding)
+        for n in counts
+        for seed in seed_list
+    }
+    longest = max(questions[n, seed].tokens for n in length_list for seed in seed_list)
+    in_chat = next(iter(questions.values())).chat
     if windows is None:
         sizes = list(spread_lengths(2, max(longest - 1, 3), MOST))
     else:
         sizes = sorted(whole_numbers("windows", windows, 1, example="range(2, 65)"))
-    # Without worked examples: a window is compared on one prompt.
-    elicitation, measures = CHAT if in_chat else ZERO_SHOT, ("answers", "log_probability", "collapse")
-    place = checked_position(position)
-    plan = StudyPlan(form, length_list, seed_list, (), encoding, [], elicitation, measures, position=place)
-    plain = Arm(model, model, plan, None)
-    if plain.no_pair is not None:
-        raise InputError(plain.no_pair)
-    arms: dict[int | None, Arm] = {None: plain}
-    arms |= {size: Arm(model, model, plan, SlidingWindow(size, layers, sinks)) for size in sizes}
+    sliding = {size: ost.mitigations.SlidingWindow(size, layers, sinks) for size in sizes}
+    # Tried on every number of tokens before anything is measured: a layer that is not there is refused first.
+    by_tokens = {question.tokens: question.prompt.ids for question in questions.values()}
+    acting = {
+        size: {tokens for tokens, ids in by_tokens.items() if ost.mitigations.acts(model, window, ids)}
+        for size, window in sliding.items()
+    }
+    options: dict[str, Any] = {"lengths": length_list, "seeds": seed_list, **encoding}
+    options["elicitation"] = "chat" if in_chat else "zero-shot"
     tables = []
-    for index, (size, arm) in enumerate(arms.items()):
-        arm.measure(part_of(progress, index, index + 1, len(arms)))
-        tables.append(pd.DataFrame([_row(arm, size, n, seed) for n in length_list for seed in seed_list]))
-    frame = pd.concat(tables, ignore_index=True).astype({"window": "Int64", "correct": "boolean"})
-    frame["within_training"] = within_training(model, form, frame["length"])
+    for index, size in enumerate((None, *sizes)):
+        steps = (
+            part_of(progress, 2 * index + half, 2 * index + half + 1, 2 + 2 * len(sizes), units=100) for half in (0, 1)
+        )
+        table, read_at = _measured(model, form, sliding[size] if size else None, position, options, *steps)
+        for row, (n, seed) in enumerate(table[["length", "seed"]].itertuples(index=False)):
+            if size is not None and questions[n + 1, seed].tokens in acting[size]:
+                table.loc[row, "status"] = "active"
+        tables.append(table.assign(window=size))
+    frame: Any = pd.concat(tables, ignore_index=True).astype({"window": "Int64", "correct": "boolean"})[list(_COLUMNS)]
     settings: dict[str, Any] = {"lengths": length_list, "seeds": seed_list, "chat": in_chat, "windows": sizes}
-    settings |= {"layers": layers, "sinks": sinks, "longest_prompt": longest, **questions[0].prompt.provenance}
-    settings |= {"read_at": reading(model, list(plain.read.values())), "next_tokens": plain.next_tokens}
+    settings |= {"layers": layers, "sinks": sinks, "longest_prompt": longest, "read_at": read_at}
+    settings |= {**next(iter(questions.values())).prompt.provenance, "task": ost.tasks.label(form)}
     beyond = not bool(frame["within_training"].fillna(True).any())
-    provenance = Provenance.collect(
-        model, measurement="windows", task=tasks.label(form), **settings, beyond_training=beyond
-    )
+    provenance = Provenance.collect(model, measurement="windows", **settings, beyond_training=beyond)
     return WindowStudy(frame, provenance, summarise(frame))
 
 
-def _row(arm: Arm, size: int | None, n: int, seed: int) -> dict[str, Any]:
-    """Row of one question under one window. Raises `InputError` where its pair's distance was refused."""
-    correct, pair = arm.cells["correct", None, n, seed], arm.cells["collapse_distance", "float64", n, seed]
-    if pair.status == REFUSED:
-        raise InputError(pair.reason)
-    status = "none" if size is None else ACTIVE if ACTIVE in (correct.status, pair.status) else correct.status
-    log_probability = arm.cells.get(("log_probability", None, n, seed), Cell(float("nan"))).value
-    row = {"window": size, "length": n, "seed": seed, "status": status, "correct": bool(correct.value)}
-    return row | {"log_probability": log_probability, "distance": pair.value, "rounding": pair.rounding}
+def _measured(
+    model: TransformerBridge,
+    form: Task,
+    window: ost.mitigations.Mitigation | None,
+    position: Position | None,
+    options: dict[str, Any],
+    of_answers: Progress | None,
+    of_distances: Progress | None,
+) -> tuple[pd.DataFrame, Any]:
+    """Answers and float64 distances of every question under one window, a row each, and where the distances were read."""
+    # Without worked examples: a window is compared on one prompt.
+    answers: Any = ost.evaluate(model, form, mitigation=window, progress=of_answers, **options).frame
+    encoding = {name: value for name, value in options.items() if name != "elicitation"}
+    how: dict[str, Any] = {"dtypes": ["float64"], "mitigation": window, "position": position, "progress": of_distances}
+    pairs = ost.collapse(model, form, **how, **encoding)
+    distances = ost.measure.reference_at_y(pairs.reference)[["length", "seed", "distance", "rounding"]]
+    table = answers[_OF_ANSWERS].merge(distances, on=["length", "seed"], validate="one_to_one")
+    return table, pairs.provenance.parameters.get("read_at")
 
 
 def summarise(frame: Frame) -> pd.DataFrame:
@@ -211,6 +222,5 @@ def windows_memory(
     **encoding: Unpack[EncodingOptions],
 ) -> int:
     """Bytes of the answers, and of the distances in float64."""
-    form = tasks.task(task)
-    distances = collapse_memory(model, form, lengths, dtypes=("float64",), **encoding)
-    return max(distances, evaluate_memory(model, form, lengths, seeds=seeds, **encoding))
+    distances = bytes_of(ost.collapse, model, task, lengths, dtypes=("float64",), **encoding)
+    return max(distances, bytes_of(ost.evaluate, model, task, lengths, seeds=seeds, **encoding))

@@ -10,10 +10,10 @@ import pandas as pd
 
 from ostools.measure import AttentionVariation, Bounds, Collapse, Counting, Sensitivity, Spectra
 from ostools.measure.study.study import Study
-from ostools.paper.figures.figure5 import Figure5
-from ostools.paper.figures.synthetic import Figure8, Figure9
+from ostools.paper.figure5 import Figure5
 from ostools.paper.lemmas import ALL_HYPOTHESES
 from ostools.paper.retrieval import Retrieval
+from ostools.paper.synthetic import Figure8, Figure9
 from ostools.results import Provenance, Result
 
 NOTHING = pd.DataFrame()
@@ -77,7 +77,7 @@ def figure_5(
     origin = Provenance({"name": "made"}, read, None, {})
     frames, measured = [], {}
     for panel, curve in curves.items():
-        common = {"task": panel, "pair": "theorem", "length": list(lengths), **read, "noise": noise}
+        common = {"task": panel, "pair": "theorem", "length": list(lengths), **read, "layer": 2, "noise": noise}
         table = pd.concat(
             [
                 pd.DataFrame({**common, "seed": seed, "dtype": dtype, "mean": curve(n, seed)})

@@ -10,8 +10,7 @@ import pytest
 
 from ostools.cli.terminal import show
 from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
-from ostools.paper.figures.answering import Figure2
-from ostools.paper.figures.counting import TASKS, Figure3, Figure4, figure_4_of
+from ostools.paper.behaviour import TASKS, Figure2, Figure3, Figure4, figure_4_of
 from ostools.reporting.charts.answers import OTHER_WORDS, RIGHT, WRONG, answer_outcomes
 from ostools.results import Provenance
 from tests.reporting.made import rows_of, tables_of, words_of

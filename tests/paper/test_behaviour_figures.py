@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pandas as pd
@@ -11,9 +12,16 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import paper
 from ostools.measure.answers.answers import Answer
 from ostools.measure.answers.evaluate import evaluate
-from ostools.paper.figures import answering
-from ostools.paper.figures.answering import FIGURE_2_LENGTHS, FIGURE_2_PANELS
-from ostools.paper.figures.counting import TASKS, WAYS, figure_3, figure_4_of, figure_prompts, frequencies
+from ostools.paper.behaviour import (
+    FIGURE_2_LENGTHS,
+    FIGURE_2_PANELS,
+    TASKS,
+    WAYS,
+    figure_3,
+    figure_4_of,
+    figure_prompts,
+    frequencies,
+)
 from ostools.tasks import AppendixTask
 from tests.checkpoints import tiny_model
 
@@ -75,7 +83,9 @@ def test_figure_3_is_each_of_its_twelve_tasks_asked_alone(embedded: TransformerB
 def says(text: Any) -> Any:
     """A stand-in for the model's answers: `text(prompt)` gives text and how it ended."""
 
-    def answers(model: Any, prompts: Any, *, max_new_tokens: int, stops: Any, progress: Any = None) -> list[Answer]:
+    def answers(
+        model: Any, prompts: Any, *, max_new_tokens: int, stops: Any, progress: Any = None, **options: Any
+    ) -> list[Answer]:
         if progress is not None:
             progress(len(prompts), len(prompts))
         for prompt, stop in zip(prompts, stops, strict=True):  # reasoning has more room; each answer has its own stop
@@ -84,6 +94,10 @@ def says(text: Any) -> Any:
         return [Answer((0,), *text(prompt.text)) for prompt in prompts]
 
     return answers
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answers: Any) -> None:
+    monkeypatch.setattr(import_module("ostools.measure.answers.evaluate"), "answers", answers)
 
 
 def test_figure_3_has_five_seeds_where_a_sequence_is_drawn_and_one_elsewhere() -> None:
@@ -102,7 +116,7 @@ def test_what_holds_no_number_or_was_cut_is_in_no_error(
             return "\nI cannot count.", "eos"
         return "\nThe final answer to your maths question is: 100", "eos"
 
-    monkeypatch.setattr(answering, "answers", says(text))
+    answering(monkeypatch, says(text))
     found = figure_3(long_tiny, [3, 100], [0])
     frame: Any = found.frame
     errors = frame[frame["mode"] == "none"]["absolute_error"]
@@ -128,7 +142,7 @@ def test_what_holds_no_number_or_was_cut_is_in_no_error(
 def test_figure_6_is_figure_3_with_another_caption(
     monkeypatch: pytest.MonkeyPatch, long_tiny: TransformerBridge
 ) -> None:
-    monkeypatch.setattr(answering, "answers", says(lambda prompt: ("\n12", "eos")))
+    answering(monkeypatch, says(lambda prompt: ("\n12", "eos")))
     three, six = (figure_3(long_tiny, [5], [1], number=number) for number in (3, 6))
     pd.testing.assert_frame_equal(three.frame, six.frame)
     assert (three.title[:8], six.title[:8]) == ("Figure 3", "Figure 6")
@@ -149,7 +163,11 @@ def test_the_chat_template_can_be_switched(monkeypatch: pytest.MonkeyPatch, long
     model.tokenizer.chat_template = CHAT_TEMPLATE  # pyright: ignore[reportOptionalMemberAccess]
     seen: list[str] = []
     limits = []
-    monkeypatch.setattr(answering, "answers", says(lambda prompt: (seen.append(prompt), ("\n12", "eos"))[1]))
+    monkeypatch.setattr(
+        import_module("ostools.measure.answers.evaluate"),
+        "answers",
+        says(lambda prompt: (seen.append(prompt), ("\n12", "eos"))[1]),
+    )
     for chat, shown in ((None, True), (True, True), (False, False)):
         seen.clear()
         found = paper.figure_2(model, [3], chat=chat)

@@ -13,9 +13,9 @@ import torch
 
 import ostools as ost
 from ostools.ground.errors import InputError
+from ostools.paper import synthetic
 from ostools.paper.charts.decay import law_words
-from ostools.paper.figures import synthetic
-from ostools.paper.figures.synthetic import decay_fits, spread_lengths
+from ostools.paper.synthetic import decay_fits, spread_lengths
 from ostools.theory.positions import sinusoidal
 from tests.reporting.made import rows_of
 

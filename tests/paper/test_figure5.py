@@ -158,7 +158,10 @@ def test_the_caption_says_each_deviation_of_what_was_drawn() -> None:
     assert draws.startswith("(b) is one draw of digits, in which the digit before the one or two ones is never a one.")
     assert "the pair of one digit more after a comma is ours" in commas
     _, quantity, whole = figure_5(model, "a", site="y", per="vector", norm="l2", **options).deviations
-    assert "The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: L2 at y." in quantity
+    assert (
+        "The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: L2 distance at y."
+        in quantity
+    )
     assert whole.endswith("Here: the whole vector, without a band.")
     whole_only = words_of(figure_5(model, "a", per="vector", **options).plot())
     assert "`deviations` has 1 more note on how it differs." in whole_only

@@ -13,7 +13,6 @@ import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.measure.answers.evaluate import evaluate
 from ostools.measure.collapse.collapse import collapse
-from ostools.measure.study import arms
 from ostools.mitigations.passes import SlidingWindow
 from ostools.paper.windows import summarise
 from ostools.tasks import AppendixTask
@@ -105,7 +104,7 @@ def test_a_distance_that_was_refused_ends_the_study_with_the_reason(
             raise InputError("collapse: expected numbers, found none")
         return collapse(*_, mitigation=mitigation, **__)
 
-    monkeypatch.setattr(arms, "collapse", refuses)
+    monkeypatch.setattr(ost.measure, "collapse", refuses)
     with pytest.raises(InputError, match="collapse: expected numbers, found none"):
         ost.paper.windows(model, TASK, lengths=[2], windows=[3], chat=False)
 

@@ -35,7 +35,7 @@ Key = tuple[str, str | None, int, int]  # quantity, dtype, length, seed
 
 
 @dataclass(frozen=True)
-class Cell:
+class StudyCell:
     """One number. `rounding`: below which size it is rounding; `status`, `reason` and `kind` as in a `Study`'s table."""
 
     value: float
@@ -72,7 +72,7 @@ class Arm:
     work: TransformerBridge
     plan: StudyPlan
     mitigation: Mitigation | None
-    cells: dict[Key, Cell] = field(default_factory=dict)
+    cells: dict[Key, StudyCell] = field(default_factory=dict)
     next_tokens: list[tuple[int, int, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -154,10 +154,12 @@ class Arm:
         for row in rows:
             status = INACTIVE if row["status"] == INACTIVE else ACTIVE
             for quantity in (*quantities, "tokens"):
-                self.cells[quantity, None, int(row["length"]), int(row["seed"])] = Cell(float(row[quantity]), status)
+                self.cells[quantity, None, int(row["length"]), int(row["seed"])] = StudyCell(
+                    float(row[quantity]), status
+                )
         if self.asked.probability and self.asked.task_prompts[0].counts:
             reason = "the model writes counts before the answer line, which has no probability right after the prompt"
-            refused = Cell(float("nan"), REFUSED, reason=reason)
+            refused = StudyCell(float("nan"), REFUSED, reason=reason)
             self.cells |= {("log_probability", None, n, seed): refused for n, seed in self.questions}
 
     def _measure_collapse(self, dtypes: Sequence[str]) -> None:
@@ -192,7 +194,7 @@ class Arm:
         self._keep_distances(result)
 
     def _refuse_distances(self, dtypes: Sequence[str], reason: str) -> None:
-        refused = Cell(float("nan"), REFUSED, reason=reason)
+        refused = StudyCell(float("nan"), REFUSED, reason=reason)
         self.cells |= {("collapse_distance", name, n, seed): refused for name in dtypes for n, seed in self.questions}
 
     def _keep_distances(self, result: Collapse) -> None:
@@ -209,7 +211,7 @@ class Arm:
             for n, seed, distance, noise in table[["length", "seed", "mean", "pair_noise"]].itertuples(index=False):
                 status, reason = statuses[n, seed]
                 value = float("nan") if status == REFUSED else float(distance)
-                self.cells["collapse_distance", dtype, n, seed] = Cell(value, status, float(noise), reason)
+                self.cells["collapse_distance", dtype, n, seed] = StudyCell(value, status, float(noise), reason)
 
     def _pair_statuses(self, dtype: str) -> dict[tuple[int, int], tuple[str, str]]:
         """Effect status of each (n, n + 1) pair on the copy of the model that runs in `dtype`, and the reason of a refusal."""
@@ -232,7 +234,7 @@ class Arm:
         kind, norm = ("measured", "operator_norm") if exact else ("estimated", "frobenius_norm")
         how: dict[str, Any] = {"method": "exact"} if exact else {"method": "sketch", "seed": n}
         unmeasured = reason or "not measured again: the mitigation changed nothing here"
-        cell = Cell(float("nan"), status, reason=unmeasured, kind=kind)
+        cell = StudyCell(float("nan"), status, reason=unmeasured, kind=kind)
         if status == ACTIVE:
             try:
                 positions = list(carrier_positions(self.model, task_prompt))
@@ -241,7 +243,7 @@ class Arm:
                     rows: Any = sensitivity(self.work, prompt, linearisations="full", **how).frame
                 cell = _mean_at(rows, norm, positions, status, kind)
             except InputError as error:
-                cell = Cell(float("nan"), REFUSED, reason=str(error), kind=kind)
+                cell = StudyCell(float("nan"), REFUSED, reason=str(error), kind=kind)
         self.cells["sensitivity", None, n, seed] = cell
 
 
@@ -261,7 +263,7 @@ def sensitivity_method(d_model: int) -> str:
     return choose_method(d_model, exact_fits=True).method
 
 
-def _mean_at(rows: Any, column: str, positions: Sequence[int], status: str, kind: str) -> Cell:
+def _mean_at(rows: Any, column: str, positions: Sequence[int], status: str, kind: str) -> StudyCell:
     """Mean over positions; a token that cannot be seen any more has 0, up to the rounding of the greatest value."""
     values = torch.tensor(rows.sort_values("position")[column].to_numpy(dtype=float))
-    return Cell(float(values[list(positions)].mean()), status, _EPSILON * float(values.max()), kind=kind)
+    return StudyCell(float(values[list(positions)].mean()), status, _EPSILON * float(values.max()), kind=kind)

@@ -30,7 +30,7 @@ from ostools.measure.passes.contexts import full_precision
 from ostools.measure.passes.precisions import checked_precisions
 from ostools.measure.position import checked_position, reading
 from ostools.measure.study import verdicts as judging
-from ostools.measure.study.arms import Arm, Cell, Key, StudyPlan, within_training
+from ostools.measure.study.arms import Arm, Key, StudyCell, StudyPlan, within_training
 from ostools.measure.study.verdicts import About
 from ostools.measure.task_prompt import Elicitation, elicitation_for
 from ostools.measure.unloaded import Unloaded
@@ -223,7 +223,7 @@ def _frame(arms: Mapping[str, Arm], plain: Arm) -> pd.DataFrame:
     return frame[COLUMNS]
 
 
-def _row(name: str, key: Key, cell: Cell, plain: Cell) -> dict[str, Any]:
+def _row(name: str, key: Key, cell: StudyCell, plain: StudyCell) -> dict[str, Any]:
     quantity, dtype, length, seed = key
     refused = next((side for side in (cell, plain) if side.status == judging.REFUSED), None)
     return {

@@ -178,26 +178,32 @@ def verdicts(effect_table: Frame, verdict_level: float) -> pd.DataFrame:
 
 
 def _verdict(row: dict[str, Any], verdict_level: float) -> tuple[str, str]:
+    """Verdict on one effect, and why: the interval's where there are pairs on enough lengths."""
     if not row["pairs"] and row[INACTIVE] and not row[REFUSED]:
         return UNCHANGED, "it changed neither a prompt nor a logit" + (" within training" if row[ACTIVE] else "")
     if not row["pairs"]:
         return UNDECIDED, row["reason"] or "nothing was measured"
-    effect = in_words(row, "verdict_low", "verdict_high")
-    limit, margin = at_limit(row), QUANTITIES[row["quantity"]].margin
-    up, down = (HELPS, HURTS) if row["quantity"] == "correct" else (LARGER, SMALLER)
+    limit, effect = at_limit(row), in_words(row, "verdict_low", "verdict_high")
     # What is read first: at the floor no answer can be lost, at the ceiling none can be gained.
     effect = f"{limit}; {effect}" if limit else effect
     fewest = fewest_at(verdict_level)
     if row["lengths"] < fewest:
         return UNDECIDED, f"{effect}, on {row['lengths']} lengths, and a verdict needs {fewest}"
-    clear = row["p_value"] <= (1 - verdict_level) * (1 + 1e-9)
-    if clear and row["verdict_low"] > 0:
-        return up, effect
-    if clear and row["verdict_high"] < 0:
-        return down, effect
-    if not bound(row) and (row["verdict_low"] > 0 or row["verdict_high"] < 0):
+    return _interval_verdict(row, effect, verdict_level)
+
+
+def _interval_verdict(row: dict[str, Any], effect: str, verdict_level: float) -> tuple[str, str]:
+    """Verdict on an effect by its interval and its sign-flip test; `effect`: the two in words."""
+    low, high, margin = row["verdict_low"], row["verdict_high"], QUANTITIES[row["quantity"]].margin
+    up, down = (HELPS, HURTS) if row["quantity"] == "correct" else (LARGER, SMALLER)
+    direction = up if low > 0 else down if high < 0 else ""
+    if direction and row["p_value"] <= (1 - verdict_level) * (1 + 1e-9):
+        return direction, effect
+    if bound(row):
+        return UNDECIDED, effect
+    if direction:
         effect += "; the interval excludes zero, a sign-flip test did not confirm it: an effect may be there"
-    if not bound(row) and -margin <= row["verdict_low"] and row["verdict_high"] <= margin:
+    if -margin <= low and high <= margin:
         return NO_EFFECT, f"{effect}, all of it within {_margin_words(row['quantity'])}"
     return UNDECIDED, effect
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.words import number
-from ostools.paper.figures.synthetic import Figure8, Figure9
+from ostools.paper.synthetic import Figure8, Figure9
 from ostools.reporting.findings import MOST, first_few
 from ostools.reporting.forms import curve, log_rows, rules
 from ostools.reporting.style import axes, draw, theme
@@ -117,7 +117,7 @@ def figure_8_notes(result: Figure8) -> list[str]:
 
 
 def law_words(fit: dict[str, Any]) -> str:
-    """One row of `ostools.paper.figures.synthetic.decay_fits` as a part of a sentence."""
+    """One row of `ostools.paper.synthetic.decay_fits` as a part of a sentence."""
     where = f"from n = {fit['fitted_from']:,}"
     if fit["verdict"] == "too few":
         return f"{fit['used']} lengths {where}, too few to fit"

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.words import number, title_of
-from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, SITE_WORDS, CurveVerdict, Reading
-from ostools.paper.charts.figures import deviation_note
-from ostools.paper.figures.figure5 import Figure5
+from ostools.measure import Reading
+from ostools.paper.charts.behaviour import deviation_note
+from ostools.paper.figure5 import Figure5
 from ostools.reporting.charts.collapse import jumps, marked_limits, marked_ranges, model_limits, strips
 from ostools.reporting.findings.collapse import overflow_sentence
 from ostools.reporting.forms import curve
@@ -45,7 +45,7 @@ def figure_5_chart(result: Figure5) -> Any:
     frame = frame_of(result)
     axes.require_finite(frame["mean"], "figure 5")
     low, below = _bottom(frame)
-    y = _value_axis(frame, low)
+    y = _value_axis(frame, low, result.reading.words.partition(" at ")[0])
     panels = [
         # The pair of no theorem has a row of its own.
         (str(group["pair"].iloc[0]) != "theorem", _panel(result, group, y, low))
@@ -58,14 +58,13 @@ def figure_5_chart(result: Figure5) -> Any:
 
 
 def _title(reading: Reading, model: Any) -> str:
-    return (
-        f"Figure 5 on {title_of(model)}: {NORM_WORDS[reading.norm]} distance at {SITE_WORDS[reading.site]} of v and v*, "
-        "its last token once more"
-    )
+    words = Reading(reading.site, "vector", reading.norm).words
+    return f"Figure 5 on {title_of(model)}: {words} of v and v*, its last token once more"
 
 
 def _notes(result: Figure5, below: dict[str, float]) -> list[str]:
-    frame, pieces = frame_of(result), PIECES[result.reading.per]
+    frame = frame_of(result)
+    pieces = result.reading.words.partition(", mean over ")[2]
     marks = f"Line: mean over {pieces}. Pale band: least to greatest. " if pieces else ""
     if (most := int(frame["seeds"].max())) > 1:
         band = (
@@ -100,9 +99,9 @@ def _bottom(frame: Frame) -> tuple[float, dict[str, float]]:
     return low, {dtype: most for dtype, (_, most) in floors.items() if most < low}
 
 
-def _value_axis(frame: Frame, low: float) -> dict[str, Any]:
+def _value_axis(frame: Frame, low: float, words: str) -> dict[str, Any]:
     high = float(frame["head_maximum"].max()) or 10 * low
-    return axes.log_channel(pd.Series([low * 1.25, high]), f"{NORM_WORDS[str(frame['norm'].iloc[0])]} distance")
+    return axes.log_channel(pd.Series([low * 1.25, high]), words)
 
 
 def _panel(result: Figure5, group: Frame, y: dict[str, Any], low: float) -> Any:
@@ -144,7 +143,7 @@ def _rows(group: Frame, low: float) -> Frame:
     return rows
 
 
-def _hidden(result: Figure5, panel: str, pair: str) -> dict[str, CurveVerdict]:
+def _hidden(result: Figure5, panel: str, pair: str) -> dict[str, Any]:
     """The verdict of each dtype, all seeds together, on the quantity that is drawn."""
     reading = result.reading
     every = result.curves[panel].verdicts_over_seeds(reading.per, reading.norm).items()

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from ostools.ground.words import number
+from ostools.paper.behaviour import PANELS, TASKS
 from ostools.paper.claims.claim import (
     LEVEL,
+    Claim,
     ResultsByPart,
     UntestedError,
     Verdict,
-    claim,
     decide,
     first_is_better,
     trend,
 )
-from ostools.paper.figures.counting import PANELS
 from ostools.results import Frame
 
-_copying = partial(claim, needs=("figure-2",), figures=(2,))
-_counting = partial(claim, needs=("figure-3",), figures=(3, 6))
+_copying = partial(Claim, needs=("figure-2",), figures=(2,))
+_counting = partial(Claim, needs=("figure-3",), figures=(3, 6))
 
 QUESTION = ["length", "seed"]
+_DIGITS = ("with the first digit", "with the last digit")
 _TESTED = (
     f"The test is McNemar's exact test over the lengths, at {LEVEL:.0%}. There is no verdict if it does not reach that "
     "level, if all questions are right in both ways, if all are wrong in both, or if fewer than six are right in one way only."
@@ -41,16 +43,11 @@ _CURVES = (
 )
 
 
-def _with_answer(frame: Any) -> Frame:
-    """The rows with an answer: of a model that runs elsewhere some may never have come."""
-    return frame[frame["correct"].notna()]
-
-
 def _panel(results: ResultsByPart, panel: str, task: str | None = None) -> Frame:
-    """Rows of one panel of Figure 2."""
-    frame = _with_answer(results["figure-2"]["figure"].frame)
-    rows = frame[frame["panel"] == panel]
-    return rows if task is None else rows[rows["task"] == task]
+    """Rows of one panel of Figure 2 with an answer: of a model that runs elsewhere some may never have come."""
+    frame = results["figure-2"]["figure"].frame
+    wanted = frame["correct"].notna() & (frame["panel"] == panel)
+    return frame[wanted if task is None else wanted & (frame["task"] == task)]
 
 
 def _panel_helps(results: ResultsByPart, panel: str, change: str) -> Verdict:
@@ -59,90 +56,54 @@ def _panel_helps(results: ResultsByPart, panel: str, change: str) -> Verdict:
     return first_is_better(_panel(results, panel), _panel(results, "a"), ["task", *QUESTION], ways)
 
 
-@_copying(
-    "first-is-easier",
-    "Section 3.1, Figure 2 (a)",
-    "the task seems considerably easier when asked to return the first rather than the last element",
-    f"agrees if the first element is copied right more often than the last. {_TESTED}",
-)
-def first_is_easier(results: ResultsByPart) -> Verdict:
-    first, last = _panel(results, "a", "copy-first"), _panel(results, "a", "copy-last")
-    return first_is_better(first, last, QUESTION, ("with the first digit", "with the last digit"))
-
-
-@_copying(
-    "says-one-by-300",
-    "Section 3.1, Figure 2 (a)",
-    "already at a sequence length of only 300 elements, Gemini incorrectly starts to output 'one' when trying to copy "
-    "the last element",
-    "agrees if at some length up to 300 the model answers that the last digit, a 0, is a one. Does not agree "
-    "if the first such answer is at a longer length. If there is no such answer, it does not agree if the lengths reach "
-    "300 and some answer is right; otherwise there is no verdict.",
-)
 def says_one_by_300(results: ResultsByPart) -> Verdict:
     last: Any = _panel(results, "a", "copy-last")
-    longest = int(last["length"].max())
-    wrong = ~last["correct"].astype(bool)
+    longest, wrong = int(last["length"].max()), ~last["correct"].astype(bool)
     line = last["answer"].astype(str).str.strip()
     ends_in_one = line.str.contains(r"(?:^|[^\d])1\W*$|\bone\W*$", regex=True, case=False)
-    ones = [int(n) for n in last.loc[ends_in_one & wrong, "length"]]
-    wrong_count = int(wrong.sum())
-    if ones:
-        first = min(ones)
-        sentence = f"{len(ones)} of {len(last)} answers are 'one' where the last digit is a 0, first at length {first}"
-        return decide(first <= 300, sentence)
+    ones = last.loc[ends_in_one & wrong, "length"]
+    if len(ones):
+        sentence = (
+            f"{len(ones)} of {len(last)} answers are 'one' where the last digit is a 0, first at length {ones.min()}"
+        )
+        return decide(int(ones.min()) <= 300, sentence)
     if longest < 300:
         raise UntestedError(f"no answer is 'one' up to length {longest}, the longest that was asked for")
-    if wrong_count == len(last):
+    if wrong.all():
         raise UntestedError("every answer is wrong, and none of them is 'one'")
-    return decide(False, f"no answer is 'one' up to length {longest}; {wrong_count} of {len(last)} are wrong")
+    return decide(False, f"no answer is 'one' up to length {longest}; {wrong.sum()} of {len(last)} are wrong")
 
 
-@_copying(
-    "hints-help",
-    "Section 3.1, Figure 2 (b)",
-    'providing hints in the form of: "*Hint* It\'s not necessarily a 1, check carefully", helps significantly with the '
-    "performance",
-    f"agrees if more of the same questions are right with the hint than without. {_TESTED}",
-)
-def hints_help(results: ResultsByPart) -> Verdict:
-    return _panel_helps(results, "b", "with the hint")
+def _numeric(frame: Any) -> Frame:
+    """The answers that came, with `error` and `answered`, the number, as floats (NaN: no number was read)."""
+    came = frame[frame["correct"].notna()]
+    columns = {"error": "absolute_error", "answered": "number"}
+    return came.assign(**{name: came[column].astype("Float64").astype(float) for name, column in columns.items()})
 
 
-@_copying(
-    "interleaving-helps",
-    "Section 3.1, Figure 2 (c)",
-    "replacing the constant sequence of ones with alternating ones and zeros seems to also help",
-    f"agrees if more of the same questions are right with zeros and ones in turn than with ones. {_TESTED}",
-)
-def interleaving_helps(results: ResultsByPart) -> Verdict:
-    return _panel_helps(results, "c", "with zeros and ones in turn")
-
-
-def _answers(results: ResultsByPart, **column_values: str) -> Frame:
-    """Rows of Figure 3 with these values, and the columns of `_numeric`."""
-    frame = _with_answer(results["figure-3"]["figure"].frame)
-    for column, value in column_values.items():
-        frame = frame[frame[column] == value]
-    return _numeric(frame)
-
-
-def _numeric(frame: Frame) -> Frame:
-    """The answers with `error` and `answered`, the number, as floats (NaN: no number was read)."""
-    return frame.assign(
-        error=frame["absolute_error"].astype("Float64").astype(float),
-        answered=frame["number"].astype("Float64").astype(float),
-    )
+def _answers(results: ResultsByPart, mode: str | None = None, tasks: Sequence[str] = TASKS) -> Frame:
+    """Rows of Figure 3 of these tasks, asked so, as `_numeric` has them."""
+    frame = _numeric(results["figure-3"]["figure"].frame)
+    return frame[frame["task"].isin(tasks) & (True if mode is None else frame["mode"] == mode)]
 
 
 def _with_a_number(answers: Frame) -> Frame:
     """The answers that hold a number. Raises `UntestedError` where there are too few for a curve."""
     read: Any = answers[answers["error"].notna()]
-    if len(read) < FEWEST_READ or read["length"].nunique() < FEWEST_LENGTHS:
-        raise UntestedError(
-            f"{len(read)} of {len(answers)} answers contain a number, at {read['length'].nunique()} lengths"
-        )
+    lengths = read["length"].nunique()
+    if len(read) < FEWEST_READ or lengths < FEWEST_LENGTHS:
+        raise UntestedError(f"{len(read)} of {len(answers)} answers contain a number, at {lengths} lengths")
     return read
+
+
+def _numbers(answers: Frame, fewest: int, which: str = "") -> Any:
+    """The numbers that were answered. Raises `UntestedError` for fewer than `fewest`."""
+    numbers = answers["answered"].dropna()
+    if len(numbers) < fewest:
+        raise UntestedError(
+            f"{len(numbers)} of {len(answers)} answers{which} contain a number, and {fewest} are needed"
+        )
+    return numbers
 
 
 def _errors_rise(every: Frame) -> Verdict:
@@ -170,78 +131,31 @@ def _errors_rise(every: Frame) -> Verdict:
     return decide(2 * len(rising) > len(judged), sentence)
 
 
-@claim(
-    "deteriorates-with-length",
-    "Section 3.2, Figure 3 (Figure 6)",
-    "It is clear that the performance rapidly deteriorates with the sequence length.",
-    f"agrees if in more than half of the curves (four tasks; three modes and `answer-only`) {_CURVES}",
-    needs=("figure-3", "answer-only"),
-    figures=(3, 6),
-)
 def deteriorates(results: ResultsByPart) -> Verdict:
-    result_by_task: Any = results["answer-only"]
     only = [
-        _numeric(_with_answer(result.frame)).assign(task=task, mode="answer-only")
-        for task, result in result_by_task.items()
+        _numeric(result.frame).assign(task=task, mode="answer-only") for task, result in results["answer-only"].items()
     ]
     return _errors_rise(pd.concat([_answers(results), *only], ignore_index=True))
 
 
-@_counting(
-    "persists-with-reasoning",
-    "Section 2, Existing theory",
-    "even with techniques like Chain-of-Thought that inability persists",
-    f"agrees if in more than half of the curves with a chain of thought (zero-shot and few-shot) {_CURVES}",
-)
-def persists_with_reasoning(results: ResultsByPart) -> Verdict:
-    answers = _answers(results)
-    return _errors_rise(answers[answers["mode"] != "none"])
-
-
-@_counting(
-    "sum-predicts-100",
-    "Section 3.2, Figure 3 (left)",
-    "the LLM is quite likely to predict the value of '100' once the sequence reaches a size around or larger than 100",
-    f"agrees if 100 is the commonest answer (or as common as any other), given more than once, to sums of {min(NEAR)} or "
-    "more ones without reasoning. Sums of exactly 100 ones are left out. There is no verdict with fewer than "
-    f"{FEWEST_LENGTHS} numbers.",
-)
 def predicts_hundred(results: ResultsByPart) -> Verdict:
-    answers = _answers(results, task="sum-ones", mode="none")
-    long: Any = answers[(answers["length"] >= min(NEAR)) & (answers["length"] != HUNDRED)]
-    answer_numbers = long["answered"].dropna()
-    if len(answer_numbers) < FEWEST_LENGTHS:
-        raise UntestedError(
-            f"{len(answer_numbers)} of {len(long)} answers to sums of {min(NEAR)} or more ones contain a number, and "
-            f"{FEWEST_LENGTHS} are needed"
-        )
-    favourite = int(answer_numbers.mode().iloc[0])
-    top, hundreds = int((answer_numbers == favourite).sum()), int((answer_numbers == HUNDRED).sum())
-    sentence = (
-        f"{hundreds} of {len(answer_numbers)} answers to sums of {min(NEAR)} or more ones are 100; the commonest answer is "
-        f"{favourite} ({top} times)"
+    answers = _answers(results, "none", ["sum-ones"])
+    which = f" to sums of {min(NEAR)} or more ones"
+    numbers = _numbers(
+        answers[(answers["length"] >= min(NEAR)) & (answers["length"] != HUNDRED)], FEWEST_LENGTHS, which
     )
+    favourite = int(numbers.mode().iloc[0])
+    top, hundreds = int((numbers == favourite).sum()), int((numbers == HUNDRED).sum())
+    sentence = f"{hundreds} of {len(numbers)} answers{which} are 100; the commonest answer is {favourite} ({top} times)"
     return decide(hundreds == top and hundreds > 1, sentence)
 
 
-@_counting(
-    "lower-error-near-100",
-    "Section 3.2, Figure 3 (left, center)",
-    "in tasks such as (i) and (ii) the values near 100 have relatively lower error",
-    f"agrees if the errors at lengths {min(NEAR)} to {max(NEAR)} are lower than at the other lengths from 50 to 150 "
-    f"(medians; Mann-Whitney test, {LEVEL:.0%}), in tasks (i) and (ii) together, without reasoning. There is no verdict if "
-    "the test does not reach that level, if no error from 50 to 150 is above 0, if either group has fewer than three "
-    f"answers with a number, or if the two tasks have fewer than {FEWEST_READ} such answers, or fewer than "
-    f"{FEWEST_LENGTHS} lengths with one, over all lengths.",
-)
 def lower_near_hundred(results: ResultsByPart) -> Verdict:
     from scipy.stats import mannwhitneyu
 
-    frame = _answers(results, mode="none")
-    read = _with_a_number(frame[frame["task"].isin(["sum-ones", "count-ones"])])
+    read = _with_a_number(_answers(results, "none", ["sum-ones", "count-ones"]))
     around: Any = read[read["length"].between(50, 150)]
-    is_near = around["length"].isin(NEAR)
-    near, far = around.loc[is_near, "error"], around.loc[~is_near, "error"]
+    near, far = (around.loc[around["length"].isin(NEAR) == is_near, "error"] for is_near in (True, False))
     if min(len(near), len(far)) < 3:
         raise UntestedError(
             f"{len(near)} answers have a number near 100 and {len(far)} elsewhere from 50 to 150; 3 of each are needed"
@@ -249,60 +163,32 @@ def lower_near_hundred(results: ResultsByPart) -> Verdict:
     if not around["error"].any():
         raise UntestedError("every number is right from 50 to 150, so no error can be lower")
     p = float(mannwhitneyu(near, far, alternative="two-sided").pvalue)
-    median_near, median_apart = float(near.median()), float(far.median())
-    sentence = f"the median error is {number(median_near)} near 100, and {number(median_apart)} beside it"
+    sentence = f"the median error is {number(near.median())} near 100, and {number(far.median())} beside it"
     if p > LEVEL:
         raise UntestedError(f"{sentence}: undecided (p = {number(p)})")
-    return decide(median_near < median_apart, f"{sentence} (p = {number(p)})")
+    return decide(bool(near.median() < far.median()), f"{sentence} (p = {number(p)})")
 
 
-@claim(
-    "100-is-commonest",
-    "Section 3.2, Figure 4 (Figure 7)",
-    "100 is by far the most common response",
-    "agrees if 100 is answered at least twice as often as any other number, and more often than it is the right answer, "
-    f"over the three tasks of Figure 4 without reasoning. There is no verdict with fewer than {FEWEST_ANSWERS} numbers, if "
-    "every answer is right, or if the longest sequence is shorter than 100 items.",
-    needs=("figure-3",),
-    figures=(4, 7),
-)
 def hundred_is_commonest(results: ResultsByPart) -> Verdict:
-    answers = _answers(results, mode="none")
-    answers = answers[answers["task"].isin(PANELS)]
-    longest = int(answers["length"].max())
-    answer_numbers: Any = answers["answered"].dropna()
-    if longest < HUNDRED:
+    answers = _answers(results, "none", PANELS)
+    if (longest := int(answers["length"].max())) < HUNDRED:
         raise UntestedError(f"the longest sequence asked has {longest} items")
-    if len(answer_numbers) < FEWEST_ANSWERS:
-        raise UntestedError(
-            f"{len(answer_numbers)} of {len(answers)} answers contain a number, and {FEWEST_ANSWERS} are needed"
-        )
+    numbers = _numbers(answers, FEWEST_ANSWERS)
     if bool((answers["error"] == 0).all()):
         raise UntestedError("every answer is right, so none is a favourite")
-    counts = answer_numbers.value_counts()
-    hundreds = int(counts.get(HUNDRED, 0))
-    other_counts = counts.drop(HUNDRED, errors="ignore")
-    next_best, next_count = (int(other_counts.idxmax()), int(other_counts.max())) if len(other_counts) else (None, 0)
+    counts = numbers.value_counts()
+    others = counts.drop(HUNDRED, errors="ignore")
+    hundreds, next_count = int(counts.get(HUNDRED, 0)), int(others.max()) if len(others) else 0
     right = int((answers["key"].astype(float) == HUNDRED).sum())
-    commonest = "" if next_best is None else f"; the commonest other number is {next_best}, answered {next_count} times"
-    sentence = (
-        f"{hundreds} of {len(answer_numbers)} answers with a number are 100, which is the right answer {right} "
-        f"times{commonest}"
-    )
+    sentence = f"{hundreds} of {len(numbers)} answers with a number are 100, which is the right answer {right} times"
+    if len(others):
+        sentence += f"; the commonest other number is {int(others.idxmax())}, answered {next_count} times"
     return decide(hundreds >= 2 * max(next_count, 1) and hundreds > right, sentence)
 
 
-@_counting(
-    "error-of-bernoulli-rises-near-100",
-    "Section 3.2, Figure 3 (right)",
-    "the absolute error actually seems to increase around a sequence length of 100",
-    f"agrees if the absolute error rises with the length from 50 to 150 in task (iii) without reasoning (Kendall's tau, "
-    f"{LEVEL:.0%}). Does not agree if it falls. There is no verdict if the test does not reach that level, with fewer than "
-    f"{FEWEST_READ} answers with a number, or with fewer than {FEWEST_LENGTHS} lengths with one.",
-)
 def rises_near_hundred(results: ResultsByPart) -> Verdict:
-    frame = _answers(results, task="count-ones-bernoulli", mode="none")
-    read: Any = _with_a_number(frame[frame["length"].between(50, 150)])
+    answers = _answers(results, "none", ["count-ones-bernoulli"])
+    read: Any = _with_a_number(answers[answers["length"].between(50, 150)])
     tau, p = trend(read["length"], read["error"])
     if not p <= LEVEL:
         raise UntestedError(f"the error neither rises nor falls beyond chance from 50 to 150: {len(read)} answers")
@@ -310,6 +196,94 @@ def rises_near_hundred(results: ResultsByPart) -> Verdict:
 
 
 CLAIMS = (
-    *(first_is_easier, says_one_by_300, hints_help, interleaving_helps, deteriorates, persists_with_reasoning),
-    *(predicts_hundred, lower_near_hundred, hundred_is_commonest, rises_near_hundred),
+    _copying(
+        "first-is-easier",
+        "Section 3.1, Figure 2 (a)",
+        "the task seems considerably easier when asked to return the first rather than the last element",
+        f"agrees if the first element is copied right more often than the last. {_TESTED}",
+        lambda results: first_is_better(
+            _panel(results, "a", "copy-first"), _panel(results, "a", "copy-last"), QUESTION, _DIGITS
+        ),
+    ),
+    _copying(
+        "says-one-by-300",
+        "Section 3.1, Figure 2 (a)",
+        "already at a sequence length of only 300 elements, Gemini incorrectly starts to output 'one' when trying to copy "
+        "the last element",
+        "agrees if at some length up to 300 the model answers that the last digit, a 0, is a one. Does not agree "
+        "if the first such answer is at a longer length. If there is no such answer, it does not agree if the lengths reach "
+        "300 and some answer is right; otherwise there is no verdict.",
+        says_one_by_300,
+    ),
+    _copying(
+        "hints-help",
+        "Section 3.1, Figure 2 (b)",
+        'providing hints in the form of: "*Hint* It\'s not necessarily a 1, check carefully", helps significantly with the '
+        "performance",
+        f"agrees if more of the same questions are right with the hint than without. {_TESTED}",
+        lambda results: _panel_helps(results, "b", "with the hint"),
+    ),
+    _copying(
+        "interleaving-helps",
+        "Section 3.1, Figure 2 (c)",
+        "replacing the constant sequence of ones with alternating ones and zeros seems to also help",
+        f"agrees if more of the same questions are right with zeros and ones in turn than with ones. {_TESTED}",
+        lambda results: _panel_helps(results, "c", "with zeros and ones in turn"),
+    ),
+    Claim(
+        "deteriorates-with-length",
+        "Section 3.2, Figure 3 (Figure 6)",
+        "It is clear that the performance rapidly deteriorates with the sequence length.",
+        f"agrees if in more than half of the curves (four tasks; three modes and `answer-only`) {_CURVES}",
+        deteriorates,
+        needs=("figure-3", "answer-only"),
+        figures=(3, 6),
+    ),
+    _counting(
+        "persists-with-reasoning",
+        "Section 2, Existing theory",
+        "even with techniques like Chain-of-Thought that inability persists",
+        f"agrees if in more than half of the curves with a chain of thought (zero-shot and few-shot) {_CURVES}",
+        lambda results: _errors_rise(_answers(results).query("mode != 'none'")),
+    ),
+    _counting(
+        "sum-predicts-100",
+        "Section 3.2, Figure 3 (left)",
+        "the LLM is quite likely to predict the value of '100' once the sequence reaches a size around or larger than 100",
+        f"agrees if 100 is the commonest answer (or as common as any other), given more than once, to sums of {min(NEAR)} or "
+        "more ones without reasoning. Sums of exactly 100 ones are left out. There is no verdict with fewer than "
+        f"{FEWEST_LENGTHS} numbers.",
+        predicts_hundred,
+    ),
+    _counting(
+        "lower-error-near-100",
+        "Section 3.2, Figure 3 (left, center)",
+        "in tasks such as (i) and (ii) the values near 100 have relatively lower error",
+        f"agrees if the errors at lengths {min(NEAR)} to {max(NEAR)} are lower than at the other lengths from 50 to 150 "
+        f"(medians; Mann-Whitney test, {LEVEL:.0%}), in tasks (i) and (ii) together, without reasoning. There is no verdict if "
+        "the test does not reach that level, if no error from 50 to 150 is above 0, if either group has fewer than three "
+        f"answers with a number, or if the two tasks have fewer than {FEWEST_READ} such answers, or fewer than "
+        f"{FEWEST_LENGTHS} lengths with one, over all lengths.",
+        lower_near_hundred,
+    ),
+    Claim(
+        "100-is-commonest",
+        "Section 3.2, Figure 4 (Figure 7)",
+        "100 is by far the most common response",
+        "agrees if 100 is answered at least twice as often as any other number, and more often than it is the right answer, "
+        f"over the three tasks of Figure 4 without reasoning. There is no verdict with fewer than {FEWEST_ANSWERS} numbers, if "
+        "every answer is right, or if the longest sequence is shorter than 100 items.",
+        hundred_is_commonest,
+        needs=("figure-3",),
+        figures=(4, 7),
+    ),
+    _counting(
+        "error-of-bernoulli-rises-near-100",
+        "Section 3.2, Figure 3 (right)",
+        "the absolute error actually seems to increase around a sequence length of 100",
+        f"agrees if the absolute error rises with the length from 50 to 150 in task (iii) without reasoning (Kendall's tau, "
+        f"{LEVEL:.0%}). Does not agree if it falls. There is no verdict if the test does not reach that level, with fewer than "
+        f"{FEWEST_READ} answers with a number, or with fewer than {FEWEST_LENGTHS} lengths with one.",
+        rises_near_hundred,
+    ),
 )

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ostools.ground.words import number
-from ostools.results import Frame, Result
-from ostools.theory.statistics.fits import over_seeds
+from ostools.results import Frame
+from ostools.theory.statistics.fits import fit_decay, over_seeds
 from ostools.theory.statistics.intervals import FEWEST
 
 AGREES, DISAGREES, UNTESTED = "agrees", "does not agree", "could not be tested"
@@ -21,8 +21,10 @@ LEVEL = 0.05
 """The level of every test."""
 FEWEST_PAIRS = 6
 """Fewest questions that only one side gets right: with fewer, even all in one direction, an exact test does not reach 5%."""
+FIT_FROM = 16
+"""Shortest length of a curve to which a law is fitted."""
 
-ResultsByPart: TypeAlias = Mapping[str, Mapping[str, Result]]
+ResultsByPart: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Measurements by the name of their part, then by their own name."""
 
 
@@ -57,8 +59,8 @@ class Claim:
     rule: str
     judge: Judge
     needs: tuple[str, ...]
-    figures: tuple[int, ...]
-    construction: str
+    figures: tuple[int, ...] = ()
+    construction: str = ""
 
     def verdict(self, results: ResultsByPart, refused: Mapping[str, str]) -> Verdict:
         """The verdict on `results`; `refused`: why a part could not be measured."""
@@ -73,20 +75,6 @@ class Claim:
             sentence = f"{BY_CONSTRUCTION}: {self.construction}. Checked here: {verdict.sentence}"
             return Verdict(BY_CONSTRUCTION, sentence)
         return verdict
-
-
-def claim(
-    id: str,
-    place: str,
-    words: str,
-    rule: str,
-    *,
-    needs: tuple[str, ...],
-    figures: tuple[int, ...] = (),
-    construction: str = "",
-) -> Callable[[Judge], Claim]:
-    """Decorator of a judge: the claim that it judges, with the fields of `Claim`."""
-    return lambda judge: Claim(id, place, words, rule, judge, needs, figures, construction)
 
 
 def decide(agrees: bool, sentence: str) -> Verdict:
@@ -131,6 +119,39 @@ def above_zero(samples: Sequence[float] | np.ndarray, quantity: str, unit: str =
     if low <= 0 <= high:
         raise UntestedError(f"{sentence}: undecided, as the interval contains zero")
     return decide(low > 0, sentence)
+
+
+def all_vanish(curves: Mapping[str, Any], floors: Mapping[str, float], quantity: str) -> Verdict:
+    """The claim that every curve (values by length) falls by a law without a level, down to its floor."""
+    descriptions, falling = [], []
+    for name, whole_curve in curves.items():
+        curve = whole_curve[whole_curve.index >= FIT_FROM]
+        fitted = fit_decay(curve.index.to_numpy(dtype=float), curve.to_numpy(dtype=float), floor=floors[name])
+        if fitted.verdict == "too few":
+            descriptions.append(f"{name}: {fitted.used} lengths above rounding, and a fit needs 8")
+            continue
+        law, words = fitted.law, fitted.verdict
+        if law is not None:
+            words += f", rate {number(law.rate)}" + (f" to {number(law.level)}" if law.level else "")
+        falling.append(law is not None and law.level == 0)
+        descriptions.append(f"{name}: {words}")
+    if not falling:
+        raise UntestedError(f"{quantity}: no curve can be fitted ({'; '.join(descriptions)})")
+    count_words = f"falls by a law without a level in {sum(falling)} of {len(falling)}"
+    sentence = f"{quantity}, from n = {FIT_FROM} on: {count_words} ({'; '.join(descriptions)})"
+    if all(falling) and len(falling) < len(curves):
+        raise UntestedError(f"{sentence}: {len(curves) - len(falling)} of {len(curves)} curves cannot be fitted")
+    return decide(all(falling), sentence)
+
+
+def log_log_slopes(curves: Any) -> np.ndarray:
+    """Slope of log value against log length for each seed (a column); NaN where a value is 0."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(curves.to_numpy(dtype=float))
+    x = np.log(curves.index.to_numpy(dtype=float))
+    if len(x) < 2:
+        return np.full(logs.shape[1], np.nan)
+    return np.array([np.polyfit(x, y, 1)[0] if np.isfinite(y).all() else np.nan for y in logs.T])
 
 
 def trend(x: Any, y: Any) -> tuple[float, float]:

@@ -47,12 +47,12 @@ class Reproduction(Result):
         return {name: int((frame["outcome"] == name).sum()) for name in OUTCOMES}
 
     def chart(self) -> Chart:
-        from ostools.paper.charts.figures import claims_chart
+        from ostools.paper.charts.behaviour import claims_chart
 
         return claims_chart(self)
 
     def findings(self) -> list[str]:
-        from ostools.paper.charts.figures import reproduction_findings
+        from ostools.paper.charts.behaviour import reproduction_findings
 
         return reproduction_findings(self)
 

@@ -10,33 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from ostools import measure
+import ostools as ost
 from ostools.ground.errors import InputError, unknown_name
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import parse_lengths
-from ostools.measure.answers.counting import counting_memory
-from ostools.measure.answers.evaluate import evaluate_memory
-from ostools.measure.bounds.bounds import bounds_memory
-from ostools.measure.collapse.distances import collapse_memory
-from ostools.measure.collapse.variation import variation_memory
-from ostools.measure.hosted.answer_file import Hosted, hosted_evaluation
-from ostools.measure.jacobian.memory import sensitivity_memory
-from ostools.measure.study.study import study, study_memory
-from ostools.measure.task_prompt import item_positions, render_prompt
-from ostools.measure.unloaded import Unloaded
+from ostools.measure import Unloaded
 from ostools.mitigations import Hint, Separator
+from ostools.paper import behaviour
 from ostools.paper.claims.claim import Claim
-from ostools.paper.figures import answering, counting
-from ostools.paper.figures.answering import figure_questions
-from ostools.paper.figures.counting import TASKS
-from ostools.paper.figures.figure5 import figure_5, figure_5_memory
-from ostools.paper.figures.synthetic import figure_8, figure_9
+from ostools.paper.figure5 import figure_5, figure_5_memory
+from ostools.paper.forecast import bytes_of
 from ostools.paper.lemmas import lemma_checks
 from ostools.paper.retrieval import retrieval, retrieval_memory
+from ostools.paper.synthetic import figure_8, figure_9
 from ostools.results import Result
-from ostools.tasks import AppendixTask
-from ostools.tasks.questions import Question
+from ostools.tasks import AppendixTask, Question
 
 OVER_SQUASHING, LEMMAS, ATTENTION, LAYERS = "over-squashing", "lemmas", "attention", "layers"
 CERTIFIED, PRINTED, EQUATION_4 = "local", "proof", "theorem-b5-literal"
@@ -49,7 +38,7 @@ Results: TypeAlias = dict[str, Result]
 
 
 @dataclass(frozen=True)
-class Part:
+class ClaimPart:
     """One measurement of a reproduction. Its functions take `options_of` the arguments.
 
     arguments: their names and what they are unless a recipe says otherwise. weight: its share of the time.
@@ -87,39 +76,17 @@ def _numbers_alone(name: str, function: Callable[..., Result]) -> Callable[..., 
     return lambda model, options, progress: {name: function(**options)}
 
 
-_ANSWER_ONLY = {name: AppendixTask(name, mode="answer-only") for name in TASKS}
-"""Section 3.2 (1) read as an instruction, which C.1 does not print: each task of `figure-3` once more."""
+def _seeds_by_task(options: Mapping[str, Any]) -> dict[AppendixTask, Sequence[int]]:
+    """Section 3.2 (1) read as an instruction, which C.1 does not print: each task of `figure-3` once more."""
+    return behaviour.figure_tasks(options["seeds"], behaviour.TASKS, ("answer-only",))
 
 
-def _answer_only_seeds(seeds: Sequence[int]) -> dict[AppendixTask, Sequence[int]]:
-    return {task: tuple(seeds) if task.random else (0,) for task in _ANSWER_ONLY.values()}
+def _answer_only(model: Any, options: dict[str, Any], progress: Progress | None) -> Results:
+    evaluations = behaviour.evaluated(model, _seeds_by_task(options), options["lengths"], 0, progress, {})
+    return {task.name: evaluation for task, evaluation in evaluations.items()}
 
 
-def _answer_only(model: TransformerBridge | Hosted, options: dict[str, Any], progress: Progress | None) -> Results:
-    """The answers to each of `_ANSWER_ONLY`."""
-    if isinstance(model, Hosted):
-        questions_by_task = {
-            name: [item for item in model.questions if item.task == task] for name, task in _ANSWER_ONLY.items()
-        }
-        return {name: hosted_evaluation(model.part(questions)) for name, questions in questions_by_task.items()}
-    elicitation = "chat" if getattr(model.tokenizer, "chat_template", None) else "zero-shot"
-    return {
-        task.name: measure.evaluate(
-            model,
-            task,
-            lengths=options["lengths"],
-            seeds=seeds,
-            elicitation=elicitation,
-            progress=part_of(progress, index, index + 1, len(TASKS), units=100),
-        )
-        for index, (task, seeds) in enumerate(_answer_only_seeds(options["seeds"]).items())
-    }
-
-
-def _answer_only_memory(model: Unloaded, options: dict[str, Any]) -> int:
-    return max(evaluate_memory(model, task, **options) for task in _ANSWER_ONLY.values())
-
-
+_FORMS = (CERTIFIED, PRINTED, EQUATION_4)
 _DIGITS = AppendixTask("copy-last", uniform=True)
 """Drawn digits, where a model that always says 0 is not always right."""
 
@@ -127,33 +94,37 @@ _DIGITS = AppendixTask("copy-last", uniform=True)
 def _over_squashing(model: TransformerBridge, options: dict[str, Any], progress: Progress | None) -> Results:
     """Measured norms and path sums on prompts of drawn digits, and the spectra of the first one's patterns."""
     results: Results = {}
-    seeds = options["seeds"]
-    for seed in seeds:
-        task_prompt = render_prompt(model, _DIGITS, options["length"], seed=seed)
-        digits = [place for place, item in enumerate(item_positions(model, task_prompt)) if item is not None]
+    for seed in options["seeds"]:
+        task_prompt = ost.measure.render_prompt(model, _DIGITS, options["length"], seed=seed)
+        items = ost.measure.item_positions(model, task_prompt)
+        digits = [place for place, item in enumerate(items) if item is not None]
         if not digits:
             raise InputError(
                 "which tokens are the sequence's is not known: its tokenizer does not say where its tokens stand"
             )
-        prompt, part_progress = task_prompt.prompt, part_of(progress, seed, seed + 1, len(seeds), units=100)
-        measured = measure.sensitivity(model, prompt, method="exact", progress=part_progress)
-        paths = measure.bounds(model, prompt, variants=(CERTIFIED, PRINTED, EQUATION_4))
+        part_progress = part_of(progress, seed, seed + 1, len(options["seeds"]), units=100)
+        measured = ost.sensitivity(model, task_prompt.prompt, method="exact", progress=part_progress)
+        paths = ost.bounds(model, task_prompt.prompt, variants=_FORMS)
         parameters = {**paths.provenance.parameters, "digits": digits}
         results[f"measured-{seed}"] = measured
         results[f"paths-{seed}"] = replace(paths, provenance=replace(paths.provenance, parameters=parameters))
         if seed == 0:
-            results["spectra"] = measure.spectra(model, prompt, measured=measured, powers=options["powers"])
+            results["spectra"] = ost.measure.spectra(model, task_prompt.prompt, measured=measured, powers=options["powers"])
     return results
 
 
 def _over_squashing_memory(model: Unloaded, options: dict[str, Any]) -> int:
     pos = model.longest(_DIGITS, [options["length"]]).tokens
-    forms = (CERTIFIED, PRINTED, EQUATION_4)
-    return max(sensitivity_memory(model, pos, method="exact"), bounds_memory(model, pos, variants=forms))
+    return max(bytes_of(ost.sensitivity, model, pos, method="exact"), bytes_of(ost.bounds, model, pos, variants=_FORMS))
 
 
 def _retrieval(model: TransformerBridge, options: dict[str, Any], progress: Progress | None) -> Results:
     return {"retrieval": retrieval(model, length=options["records"], seeds=options["seeds"], progress=progress)}
+
+
+def _bytes(measure: Callable[..., Result], *args: Any, **fixed: Any) -> Callable[[Unloaded, dict[str, Any]], int]:
+    """Forecast of a part that is one measurement."""
+    return lambda model, options: bytes_of(measure, model, *args, **options, **fixed)
 
 
 _REMEDIES: dict[str, Any] = {
@@ -164,81 +135,81 @@ _REMEDIES: dict[str, Any] = {
 _TWO_DTYPES = ["float32", "bfloat16"]
 
 _PARTS = (
-    Part(
+    ClaimPart(
         "figure-2",
         {"lengths": steps(10, 400, 10)},
         10,
-        _result("figure", answering.figure_2),
-        lambda model, options: answering.figure_2_memory(model, **options),
-        lambda options: figure_questions(answering.figure_2_tasks(), **options),
+        _result("figure", behaviour.figure_2),
+        lambda model, options: behaviour.figure_2_memory(model, **options),
+        lambda options: behaviour.figure_questions(behaviour.figure_2_tasks(), **options),
     ),
-    Part(
+    ClaimPart(
         "figure-3",
         {"lengths": steps(5, 150, 5), "seeds": 3, "max_new_tokens": 256},
         55,
-        _result("figure", counting.figure_3, panels=TASKS, number=6),
-        lambda model, options: counting.figure_3_memory(model, panels=TASKS, **options),
-        lambda options: figure_questions(counting.figure_tasks(options["seeds"], TASKS), options["lengths"]),
+        _result("figure", behaviour.figure_3, panels=behaviour.TASKS, number=6),
+        lambda model, options: behaviour.figure_3_memory(model, panels=behaviour.TASKS, **options),
+        lambda options: behaviour.figure_prompts(6, options["lengths"], options["seeds"], behaviour.TASKS),
     ),
-    Part(
+    ClaimPart(
         "answer-only",
         {"lengths": steps(5, 150, 5), "seeds": 3},
         5,
         _answer_only,
-        _answer_only_memory,
-        lambda options: figure_questions(_answer_only_seeds(options["seeds"]), options["lengths"]),
+        lambda model, options: behaviour.tasks_memory(model, _seeds_by_task(options), options["lengths"]),
+        lambda options: behaviour.figure_questions(_seeds_by_task(options), options["lengths"]),
     ),
-    Part(
+    ClaimPart(
         "figure-5",
         {"lengths": "1:256", "dtypes": _TWO_DTYPES, "seeds": 5, "items": "text"},
         20,
         _result("figure", figure_5),
         lambda model, options: figure_5_memory(model, lengths=options["lengths"], dtypes=options["dtypes"]),
     ),
-    Part(
+    ClaimPart(
         ATTENTION,
         {"lengths": steps(8, 256, 8)},
         3,
-        _result("variation", measure.attention_variation, task="figure-5a"),
-        lambda model, options: variation_memory(model, "figure-5a", **options),
+        _result("variation", ost.measure.attention_variation, task="figure-5a"),
+        _bytes(ost.measure.attention_variation, "figure-5a"),
     ),
-    Part(
+    ClaimPart(
         LAYERS,
         {"lengths": steps(8, 256, 8), "dtypes": ["bfloat16"]},
         5,
-        _result("collapse", measure.collapse, task="figure-5a", layers="all"),
-        lambda model, options: collapse_memory(model, "figure-5a", **options, layers="all"),
+        _result("collapse", ost.collapse, task="figure-5a", layers="all"),
+        _bytes(ost.collapse, "figure-5a", layers="all"),
     ),
-    Part("figure-8", {"seeds": 5}, 2, _numbers_alone("figure", figure_8)),
-    Part("figure-9", {"seeds": 5}, 1, _numbers_alone("figure", figure_9)),
-    Part(OVER_SQUASHING, {"length": 32, "seeds": 6, "powers": 64}, 10, _over_squashing, _over_squashing_memory),
-    Part(
+    ClaimPart("figure-8", {"seeds": 5}, 2, _numbers_alone("figure", figure_8)),
+    ClaimPart("figure-9", {"seeds": 5}, 1, _numbers_alone("figure", figure_9)),
+    ClaimPart(OVER_SQUASHING, {"length": 32, "seeds": 6, "powers": 64}, 10, _over_squashing, _over_squashing_memory),
+    ClaimPart(
         "retrieval",
         {"records": 9, "seeds": 6},
         60,
         _retrieval,
         lambda model, options: retrieval_memory(model, options["records"]),
     ),
-    Part(LEMMAS, {"seed": 0}, 4, _numbers_alone(LEMMAS, lemma_checks)),
-    Part(
+    ClaimPart(LEMMAS, {"seed": 0}, 4, _numbers_alone(LEMMAS, lemma_checks)),
+    ClaimPart(
         "counting",
         {"lengths": "1:96", "dtypes": _TWO_DTYPES},
         15,
-        _result("counting", measure.counting, task="count-ones"),
-        lambda model, options: counting_memory(model, "count-ones", **options),
+        _result("counting", ost.measure.counting, task="count-ones"),
+        _bytes(ost.measure.counting, "count-ones"),
     ),
-    Part(
+    ClaimPart(
         "remedies",
         {"lengths": steps(4, 64, 4), "seeds": 2, "dtypes": ["bfloat16"]},
         15,
-        _result("study", study, **_REMEDIES),
-        lambda model, options: study_memory(model, **options, **_REMEDIES),
+        _result("study", ost.study, **_REMEDIES),
+        _bytes(ost.study, **_REMEDIES),
     ),
 )
-PARTS: dict[str, Part] = {part.name: part for part in _PARTS}
+PARTS: dict[str, ClaimPart] = {part.name: part for part in _PARTS}
 
 
-def parts_of(claims: Sequence[Claim]) -> list[Part]:
+def parts_of(claims: Sequence[Claim]) -> list[ClaimPart]:
     """The parts that these claims need, in the order of `PARTS`."""
     needed = {name for claim in claims for name in claim.needs}
     return [part for part in PARTS.values() if part.name in needed]
@@ -258,27 +229,31 @@ def claim_questions() -> list[Question]:
 
 def checked_arguments(recipe: Mapping[str, Any]) -> dict[str, Arguments]:
     """Arguments of every part: the recipe's, else its own. Raises `InputError` for an unknown part, argument or type."""
-    for name in recipe:
+    for name, values in recipe.items():
         if name not in PARTS:
             raise unknown_name("part", name, PARTS)
-    return {name: {**part.arguments, **_checked(part, recipe.get(name, {}))} for name, part in PARTS.items()}
+        if not isinstance(values, Mapping):
+            raise InputError(f"{name}: expected arguments with their values, found {values!r}")
+        _check(name, PARTS[name].arguments, values)
+    return {name: {**part.arguments, **recipe.get(name, {})} for name, part in PARTS.items()}
 
 
-def _checked(part: Part, values: Any) -> Arguments:
-    if not isinstance(values, Mapping):
-        raise InputError(f"{part.name}: expected arguments with their values, found {values!r}")
+_IS_OF: dict[type, Callable[[Any], bool]] = {
+    int: lambda value: type(value) is int and value >= 0,
+    str: lambda value: isinstance(value, str),
+    list: lambda value: isinstance(value, list) and bool(value) and all(isinstance(entry, str) for entry in value),
+}
+_IN_WORDS = {int: "a whole number from 0", str: "a text such as {default!r:.22}", list: "a list of names"}
+
+
+def _check(part: str, defaults: Arguments, values: Arguments) -> None:
+    """Each value is of the kind of the default. Raises `InputError` for another one, and for an unknown name."""
     for name, value in values.items():
-        if name not in part.arguments:
-            raise unknown_name(f"argument of {part.name}", name, part.arguments)
-        kind = type(part.arguments[name])
-        if kind is int and (type(value) is not int or value < 0):
-            raise InputError(f"{part.name}: {name}: expected a whole number from 0, found {value!r}")
-        if kind is str and not isinstance(value, str):
-            raise InputError(
-                f"{part.name}: {name}: expected a text such as {part.arguments[name][:20]!r}, found {value!r}"
-            )
-        if kind is list and not (isinstance(value, list) and value and all(isinstance(entry, str) for entry in value)):
-            raise InputError(f"{part.name}: {name}: expected a list of names, found {value!r}")
+        if name not in defaults:
+            raise unknown_name(f"argument of {part}", name, defaults)
+        kind = type(defaults[name])
+        if not _IS_OF[kind](value):
+            words = _IN_WORDS[kind].format(default=defaults[name])
+            raise InputError(f"{part}: {name}: expected {words}, found {value!r}")
     if "lengths" in values:
-        parse_lengths(values["lengths"], f"{part.name}: lengths")
-    return values
+        parse_lengths(values["lengths"], f"{part}: lengths")

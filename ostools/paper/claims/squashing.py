@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.words import number
-from ostools.paper.claims.claim import ResultsByPart, UntestedError, Verdict, above_zero, claim, decide
+from ostools.paper.claims.claim import Claim, ResultsByPart, UntestedError, Verdict, above_zero, decide
 from ostools.paper.claims.parts import CERTIFIED, EQUATION_4, OVER_SQUASHING, PRINTED
 from ostools.theory.profiles import rank_correlation
 
-_section_5 = partial(claim, needs=(OVER_SQUASHING,))
-_u_shape = partial(claim, needs=("retrieval",))
+_section_5 = partial(Claim, needs=(OVER_SQUASHING,))
+_u_shape = partial(Claim, needs=("retrieval",))
 
 ROUNDING = 1e-4
 """Relative: measured norms are float32."""
@@ -59,15 +59,6 @@ def _against_bound(results: ResultsByPart, variant: str) -> tuple[int, int, floa
     return tokens, above, least
 
 
-@_section_5(
-    "theorem-5.1-bound",
-    "Section 5, below Theorem 5.1",
-    "the sensitivity depends on the sum of the weighted paths between the token i at the input and the final layer",
-    "agrees if at every token the certified path sum is at least the measured norm of d y_n / d v_i^(0), up to rounding "
-    f"(relative {ROUNDING:g}). The certified sum has spectral norms in place of the printed constants. Attention and norm "
-    "scales are held, as the theorem assumes.",
-    construction="with spectral norms the bound follows from the triangle inequality and the chain rule for every model",
-)
 def bound_holds(results: ResultsByPart) -> Verdict:
     tokens, above, least = _against_bound(results, CERTIFIED)
     sentence = (
@@ -78,16 +69,6 @@ def bound_holds(results: ResultsByPart) -> Verdict:
     return decide(above == 0, sentence)
 
 
-@_section_5(
-    "equation-4",
-    "Appendix B.2, Theorem B.5, equation 4",
-    r"Let σ_{ψ} be the maximal Lipschitz constant of any $\psi^{(\ell)}$",
-    "agrees if at every token sigma_psi^L times the sum of equation 4, as it is printed (docs/fidelity.md), is at least "
-    f"the measured norm of d y_n / d v_i^(0), up to rounding (relative {ROUNDING:g}), with attention and norm scales held. "
-    "sigma_psi is taken from the MLPs at these tokens, so it is at most their Lipschitz constant. If the equation holds "
-    "with it, it holds with that constant too. If it does not hold with it, there is no verdict: this rule can agree or stay "
-    "open, and cannot disagree.",
-)
 def equation_4_holds(results: ResultsByPart) -> Verdict:
     tokens, below, least = _against_bound(results, EQUATION_4)
     sentence = (
@@ -101,15 +82,6 @@ def equation_4_holds(results: ResultsByPart) -> Verdict:
     return decide(True, sentence)
 
 
-@_section_5(
-    "depends-on-position",
-    "Section 5, first takeaway",
-    "the sensitivity to an input token depends on its position in the sequence",
-    "agrees if the largest measured norm of a digit exceeds its smallest by more than rounding "
-    f"(relative {ROUNDING:g}), for every digit that stands at several positions of a prompt.",
-    construction="under the causal mask equal tokens at two positions have different rows and columns of attention, so "
-    "equal norms would be a coincidence",
-)
 def depends_on_position(results: ResultsByPart) -> Verdict:
     spreads: list[float] = []
     for measured, _, digits in _prompts(results):
@@ -128,14 +100,6 @@ def depends_on_position(results: ResultsByPart) -> Verdict:
     return decide(least > 1 + ROUNDING, sentence)
 
 
-@_section_5(
-    "depends-on-attention",
-    "Section 5, second takeaway",
-    "the sensitivity to an input token depends on the attention weights",
-    "agrees if the path sum ranks the tokens more like the measured norms with the model's attention weights than with "
-    "equal weights, which depend on the position alone. The difference of the two rank correlations is above 0 (95% "
-    "Student interval over prompts). There is no verdict if the interval contains zero.",
-)
 def depends_on_attention(results: ResultsByPart) -> Verdict:
     samples, ranks = [], []
     for measured, paths, _ in _prompts(results):
@@ -157,45 +121,17 @@ def _equal_attention_paths(pos: int) -> np.ndarray:
     return (step @ step)[-1]
 
 
-def _negative_rank(digits: list[int], values: Any) -> float:
-    return -rank_correlation(np.array(digits, dtype=float), values.loc[digits].to_numpy())
+def _falls_with_position(values_by_prompt: list[tuple[list[int], Any]], quantity: str) -> Verdict:
+    """Verdict on the rank correlation of position and values, over the digits of each prompt, being below 0."""
+    samples = [
+        -rank_correlation(np.array(digits, dtype=float), values.loc[digits].to_numpy())
+        for digits, values in values_by_prompt
+    ]
+    return above_zero(samples, f"minus the rank correlation of position and {quantity}, over the digits", "prompts")
 
 
-@_section_5(
-    "sooner-keeps-more",
-    "Section 5, below Theorem 5.1",
-    "for tokens coming sooner in the sequence, there will be more opportunity for their information to be preserved",
-    f"agrees if the rank correlation of position and measured sensitivity {_DIGITS}",
-)
-def sooner_keeps_more(results: ResultsByPart) -> Verdict:
-    samples = [_negative_rank(digits, _norms(measured, "full")) for measured, _, digits in _prompts(results)]
-    quantity = "minus the rank correlation of position and measured sensitivity, over the digits"
-    return above_zero(samples, quantity, "prompts")
-
-
-@_section_5(
-    "paths-grow-for-sooner",
-    "Section 5, below Theorem 5.1",
-    "The paths instead grow very quickly for tokens coming sooner in the sequence.",
-    f"agrees if the rank correlation of position and the path sum, weighted by the attention of this model, {_DIGITS} "
-    "Counted without weights they grow by construction, C(n - i + L - 1, L - 1) of them in L layers: that is not judged.",
-)
-def paths_grow(results: ResultsByPart) -> Verdict:
-    samples = [_negative_rank(digits, _paths(paths, PRINTED)) for _, paths, digits in _prompts(results)]
-    return above_zero(samples, "minus the rank correlation of position and weighted paths, over the digits", "prompts")
-
-
-@_section_5(
-    "only-the-first-token",
-    "Proposition 5.2 (Proposition B.8)",
-    "the output representation will only depend on the first input token",
-    "agrees if ((A + I) / 2)^L of every block's own mean pattern A moves all mass towards the first token. That is: its "
-    "second eigenvalue is below 1, and the mass off the first token still falls at the last power.",
-    construction="softmax under the causal mask gives row-stochastic triangular patterns whose later diagonal entries are "
-    "below 1, and powers of such patterns go to the first column",
-)
 def only_the_first(results: ResultsByPart) -> Verdict:
-    limit: Any = results[OVER_SQUASHING]["spectra"].limit  # pyright: ignore[reportAttributeAccessIssue]
+    limit = results[OVER_SQUASHING]["spectra"].limit
     lazy = limit[(limit["matrix"] == "lazy") & (limit["layer"] != "all")]
     powers = int(lazy["power"].max())
     last = lazy[lazy["power"] == powers].set_index("layer")
@@ -214,12 +150,6 @@ def only_the_first(results: ResultsByPart) -> Verdict:
     return decide(bool((simple & falls).all()), sentence)
 
 
-@_section_5(
-    "limit-is-prevented",
-    "Section 5, above Proposition 5.2",
-    "Fortunately, there are many mechanisms which prevent this from happening",
-    f"agrees if in every prompt less than {DEGENERATE:.0%} of the measured sensitivity is to the first token.",
-)
 def prevented(results: ResultsByPart) -> Verdict:
     norms_by_prompt = [_norms(measured, "full") for measured, _, _ in _prompts(results)]
     shares = [float(norms.iloc[0] / norms.sum()) for norms in norms_by_prompt]
@@ -233,7 +163,7 @@ def _ends_above(
     results: ResultsByPart, quantity: str, words: str, judged: tuple[str, ...] = ("first", "last")
 ) -> Verdict:
     """Verdict on `quantity` being higher at the `judged` ends than at the positions between, by `Retrieval.ends`."""
-    table: Any = results["retrieval"]["retrieval"].ends  # pyright: ignore[reportAttributeAccessIssue]
+    table = results["retrieval"]["retrieval"].ends
     ends = table[table["quantity"] == quantity].set_index("end").to_dict("index")
     if not {"first", "last"} <= set(ends):
         raise UntestedError("fewer than three positions of the wanted record were asked")
@@ -250,17 +180,8 @@ def _ends_above(
     return decide(verdicts == {"above"}, sentence)
 
 
-@_u_shape(
-    "u-shape-of-retrieval",
-    "Section 5, U-shape effect",
-    "LLMs seem to perform better at retrieval tasks when the information to be retrieved is located either near the "
-    "start or the end of the sequence",
-    "agrees if the right value is likelier with the wanted record first than between, and likelier with it last than "
-    "between: both 95% intervals over seeds are above 0. Does not agree if one of them is below 0. There is no verdict "
-    "if the intervals leave it open, if no answer names the value, or if every answer does.",
-)
 def u_shape_of_retrieval(results: ResultsByPart) -> Verdict:
-    names_value: Any = results["retrieval"]["retrieval"].frame["found"].astype(bool)
+    names_value = results["retrieval"]["retrieval"].frame["found"].astype(bool)
     count, total = int(names_value.sum()), len(names_value)
     if not count:
         raise UntestedError(f"none of {total} answers names the wanted record's value, so it is not retrieved at all")
@@ -270,19 +191,102 @@ def u_shape_of_retrieval(results: ResultsByPart) -> Verdict:
     return Verdict(verdict.outcome, f"{verdict.sentence}; {count} of {total} answers name it")
 
 
-@_u_shape(
-    "u-shape-of-sensitivity",
-    "Section 5, U-shape effect",
-    "tokens at the start of the sequence have more opportunity for the information to be maintained at the end",
-    "agrees if the last token is more sensitive to the wanted record where it stands first than between: the 95% interval "
-    "over seeds is above 0. Does not agree if it is below 0. There is no verdict if it leaves it open. The words are of the "
-    "start only: the end is told, and not judged.",
-)
-def u_shape_of_sensitivity(results: ResultsByPart) -> Verdict:
-    return _ends_above(results, "log_sensitivity", "log sensitivity to the wanted record's tokens", ("first",))
-
-
 CLAIMS = (
-    *(bound_holds, equation_4_holds, depends_on_position, depends_on_attention, sooner_keeps_more, paths_grow),
-    *(only_the_first, prevented, u_shape_of_retrieval, u_shape_of_sensitivity),
+    _section_5(
+        "theorem-5.1-bound",
+        "Section 5, below Theorem 5.1",
+        "the sensitivity depends on the sum of the weighted paths between the token i at the input and the final layer",
+        "agrees if at every token the certified path sum is at least the measured norm of d y_n / d v_i^(0), up to rounding "
+        f"(relative {ROUNDING:g}). The certified sum has spectral norms in place of the printed constants. Attention and norm "
+        "scales are held, as the theorem assumes.",
+        bound_holds,
+        construction="with spectral norms the bound follows from the triangle inequality and the chain rule for every model",
+    ),
+    _section_5(
+        "equation-4",
+        "Appendix B.2, Theorem B.5, equation 4",
+        r"Let σ_{ψ} be the maximal Lipschitz constant of any $\psi^{(\ell)}$",
+        "agrees if at every token sigma_psi^L times the sum of equation 4, as it is printed (docs/fidelity.md), is at least "
+        f"the measured norm of d y_n / d v_i^(0), up to rounding (relative {ROUNDING:g}), with attention and norm scales held. "
+        "sigma_psi is taken from the MLPs at these tokens, so it is at most their Lipschitz constant. If the equation holds "
+        "with it, it holds with that constant too. If it does not hold with it, there is no verdict: this rule can agree or "
+        "stay open, and cannot disagree.",
+        equation_4_holds,
+    ),
+    _section_5(
+        "depends-on-position",
+        "Section 5, first takeaway",
+        "the sensitivity to an input token depends on its position in the sequence",
+        "agrees if the largest measured norm of a digit exceeds its smallest by more than rounding "
+        f"(relative {ROUNDING:g}), for every digit that stands at several positions of a prompt.",
+        depends_on_position,
+        construction="under the causal mask equal tokens at two positions have different rows and columns of attention, so "
+        "equal norms would be a coincidence",
+    ),
+    _section_5(
+        "depends-on-attention",
+        "Section 5, second takeaway",
+        "the sensitivity to an input token depends on the attention weights",
+        "agrees if the path sum ranks the tokens more like the measured norms with the model's attention weights than with "
+        "equal weights, which depend on the position alone. The difference of the two rank correlations is above 0 (95% "
+        "Student interval over prompts). There is no verdict if the interval contains zero.",
+        depends_on_attention,
+    ),
+    _section_5(
+        "sooner-keeps-more",
+        "Section 5, below Theorem 5.1",
+        "for tokens coming sooner in the sequence, there will be more opportunity for their information to be preserved",
+        f"agrees if the rank correlation of position and measured sensitivity {_DIGITS}",
+        lambda results: _falls_with_position(
+            [(digits, _norms(measured, "full")) for measured, _, digits in _prompts(results)], "measured sensitivity"
+        ),
+    ),
+    _section_5(
+        "paths-grow-for-sooner",
+        "Section 5, below Theorem 5.1",
+        "The paths instead grow very quickly for tokens coming sooner in the sequence.",
+        f"agrees if the rank correlation of position and the path sum, weighted by the attention of this model, {_DIGITS} "
+        "Counted without weights they grow by construction, C(n - i + L - 1, L - 1) of them in L layers: that is not judged.",
+        lambda results: _falls_with_position(
+            [(digits, _paths(paths, PRINTED)) for _, paths, digits in _prompts(results)], "weighted paths"
+        ),
+    ),
+    _section_5(
+        "only-the-first-token",
+        "Proposition 5.2 (Proposition B.8)",
+        "the output representation will only depend on the first input token",
+        "agrees if ((A + I) / 2)^L of every block's own mean pattern A moves all mass towards the first token. That is: its "
+        "second eigenvalue is below 1, and the mass off the first token still falls at the last power.",
+        only_the_first,
+        construction="softmax under the causal mask gives row-stochastic triangular patterns whose later diagonal entries are "
+        "below 1, and powers of such patterns go to the first column",
+    ),
+    _section_5(
+        "limit-is-prevented",
+        "Section 5, above Proposition 5.2",
+        "Fortunately, there are many mechanisms which prevent this from happening",
+        f"agrees if in every prompt less than {DEGENERATE:.0%} of the measured sensitivity is to the first token.",
+        prevented,
+    ),
+    _u_shape(
+        "u-shape-of-retrieval",
+        "Section 5, U-shape effect",
+        "LLMs seem to perform better at retrieval tasks when the information to be retrieved is located either near the "
+        "start or the end of the sequence",
+        "agrees if the right value is likelier with the wanted record first than between, and likelier with it last than "
+        "between: both 95% intervals over seeds are above 0. Does not agree if one of them is below 0. There is no verdict "
+        "if the intervals leave it open, if no answer names the value, or if every answer does.",
+        u_shape_of_retrieval,
+    ),
+    _u_shape(
+        "u-shape-of-sensitivity",
+        "Section 5, U-shape effect",
+        "tokens at the start of the sequence have more opportunity for the information to be maintained at the end",
+        "agrees if the last token is more sensitive to the wanted record where it stands first than between: the 95% interval "
+        "over seeds is above 0. Does not agree if it is below 0. There is no verdict if it leaves it open. The words are of "
+        "the start only: the end is told, and not judged.",
+        lambda results: _ends_above(
+            results, "log_sensitivity", "log sensitivity to the wanted record's tokens", ("first",)
+        ),
+    ),
 )

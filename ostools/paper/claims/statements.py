@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from ostools.ground.words import number
-from ostools.measure.study.verdicts import HELPS, HURTS, LARGER, SMALLER
-from ostools.paper.claims.claim import Claim, ResultsByPart, UntestedError, Verdict, claim, decide
-from ostools.paper.claims.collapse import FIT_FROM, log_log_slopes
+from ostools.paper.claims.claim import FIT_FROM, Claim, ResultsByPart, UntestedError, Verdict, decide, log_log_slopes
 from ostools.paper.lemmas import ALL_HYPOTHESES
 from ostools.theory.statistics.fits import fit_decay, over_seeds
 
 
-@claim(
-    "synthetic-converges",
-    "Appendix C.3, Figure 8",
-    "We see how also for sinusoidal PEs with key, queries, and values randomly sampled, the convergence still occurs.",
-    f"agrees if the slope of log distance against log length from {FIT_FROM} on is negative (95% Student interval over "
-    "seeds) and no level was found, in the first reading of Figure 8 (“vectors”: queries, keys and values are Gaussian). "
-    "The other readings are told, and not judged.",
-    needs=("figure-8",),
-    figures=(8,),
-)
 def synthetic_converges(results: ResultsByPart) -> Verdict:
-    frame: Any = results["figure-8"]["figure"].frame
+    frame = results["figure-8"]["figure"].frame
     descriptions, converges = [], []
     for reading, rows in frame.groupby("reading", sort=False):
         curves = rows[rows["length"] >= FIT_FROM].pivot(index="length", columns="seed", values="l1").sort_index()
@@ -42,18 +29,8 @@ def synthetic_converges(results: ResultsByPart) -> Verdict:
     return decide(converges[0], sentence)
 
 
-@claim(
-    "total-variation-decays",
-    "Appendix C.3, Figure 9",
-    "It is clear how the total variation decays with length, in accordance with Lemma B.2.",
-    "agrees if the slope of log delta against log length is negative beyond ten times the noisy entries (95% Student "
-    "interval over seeds), and no point is above our bound, which implies Lemma B.2.",
-    needs=("figure-9",),
-    figures=(9,),
-    construction="it is a statement about drawn numbers, without a model, and the bound falls as 1/n whatever is drawn",
-)
 def variation_decays(results: ResultsByPart) -> Verdict:
-    figure: Any = results["figure-9"]["figure"]
+    figure = results["figure-9"]["figure"]
     frame = figure.frame
     noisy = int(figure.provenance.parameters["noisy"])
     beyond = frame[frame["length"] > 10 * noisy]
@@ -80,7 +57,7 @@ def _lemma_holds(name: str, results: ResultsByPart, left_out: str = "") -> Verdi
 
     left_out: a hypothesis that the words do not have. A check that breaks without it contradicts them.
     """
-    frame: Any = results["lemmas"]["lemmas"].frame
+    frame = results["lemmas"]["lemmas"].frame
     rows = frame[frame["lemma"].astype(str).str.split("/").map(lambda names: name in names)]
     stated, without = rows[rows["hypotheses"] == ALL_HYPOTHESES], rows[rows["hypotheses"] != ALL_HYPOTHESES]
     if stated.empty:
@@ -102,23 +79,13 @@ def _lemma(name: str, place: str, words: str, reading: str = "", left_out: str =
         "agrees if every check of the statement under its hypotheses holds on numbers (drawn ones and worst cases). "
         f"Numbers do not prove it.{reading}"
     )
+    judge = partial(_lemma_holds, name, left_out=left_out)
     proved = "it is a statement about numbers, with a proof and without a model"
-    return claim(f"lemma-{name}", place, words, rule, needs=("lemmas",), construction=proved)(
-        partial(_lemma_holds, name, left_out=left_out)
-    )
+    return Claim(f"lemma-{name}", place, words, rule, judge, ("lemmas",), construction=proved)
 
 
-@claim(
-    "counting-impossible",
-    "Section 6, Corollary 6.2",
-    "Counting in certain situations becomes impossible due to representational collapse.",
-    "agrees if two neighbouring counts beyond the collapse (float64 distance below the noise of the difference), "
-    "whose right answers begin with different tokens, never both get the right first token. There is no verdict if "
-    "there is no such pair, or if none of these first tokens is right.",
-    needs=("counting",),
-)
 def counting_impossible(results: ResultsByPart) -> Verdict:
-    summary: Any = results["counting"]["counting"].summary  # pyright: ignore[reportAttributeAccessIssue]
+    summary = results["counting"]["counting"].summary
     sentence = "; ".join(
         f"{row['dtype']}: the pair is {row['impossible_status']}, {row['tested_pairs']} pairs tested there; both "
         f"first tokens are right in {row['right_twice']} of them, and one alone in {row['right_once']}"
@@ -134,46 +101,47 @@ def counting_impossible(results: ResultsByPart) -> Verdict:
     return decide(bool(right_twice == 0), sentence)
 
 
+_AGREES = {"helps": True, "larger": True, "hurts": False, "smaller": False}
+"""Verdicts of `ost.study` that decide; every other one leaves a claim open."""
+
+
 def _remedy(results: ResultsByPart, mitigation: str, about: str) -> Verdict:
-    """A mitigation's verdict of `ostools.measure.study`, on answers or on the collapse distance."""
-    verdicts: Any = results["remedies"]["study"].verdicts  # pyright: ignore[reportAttributeAccessIssue]
+    """A mitigation's verdict of `ost.study`, on answers or on the collapse distance."""
+    verdicts = results["remedies"]["study"].verdicts
     rows = verdicts[verdicts["mitigation"].astype(str).str.startswith(mitigation)]
     if rows.empty:
         raise UntestedError(f"{mitigation} was not measured")
     row = rows.iloc[0]
     sentence = str(row["sentence"])
-    if row[about] not in (HELPS, HURTS, LARGER, SMALLER):
+    if row[about] not in _AGREES:
         raise UntestedError(f"the verdict on {about} is: {row[about]}. {sentence}")
-    return decide(row[about] in (HELPS, LARGER), sentence)
+    return decide(_AGREES[row[about]], sentence)
 
 
-@claim(
-    "tokens-keep-distant",
-    "Section 4, A simple solution",
-    "introduce additional tokens throughout the sequence to help keep the representations distant",
-    "agrees if a comma after every third digit makes the float64 distance at y of n and n + 1 items larger. This is the "
-    "verdict of `study`, paired by length, at 95% over all its verdicts (Bonferroni).",
-    needs=("remedies",),
+SYNTHETIC = (
+    Claim(
+        "synthetic-converges",
+        "Appendix C.3, Figure 8",
+        "We see how also for sinusoidal PEs with key, queries, and values randomly sampled, the convergence still occurs.",
+        f"agrees if the slope of log distance against log length from {FIT_FROM} on is negative (95% Student interval over "
+        "seeds) and no level was found, in the first reading of Figure 8 (“vectors”: queries, keys and values are Gaussian). "
+        "The other readings are told, and not judged.",
+        synthetic_converges,
+        needs=("figure-8",),
+        figures=(8,),
+    ),
+    Claim(
+        "total-variation-decays",
+        "Appendix C.3, Figure 9",
+        "It is clear how the total variation decays with length, in accordance with Lemma B.2.",
+        "agrees if the slope of log delta against log length is negative beyond ten times the noisy entries (95% Student "
+        "interval over seeds), and no point is above our bound, which implies Lemma B.2.",
+        variation_decays,
+        needs=("figure-9",),
+        figures=(9,),
+        construction="it is a statement about drawn numbers, without a model, and the bound falls as 1/n whatever is drawn",
+    ),
 )
-def keep_distant(results: ResultsByPart) -> Verdict:
-    return _remedy(results, "separator", "collapse")
-
-
-@claim(
-    "affected-by-prompting",
-    "Section 3.1, on drawn digits",
-    "seems to be affected by the prompting",
-    "agrees if the paper's hint changes how many answers to copy-last are right on drawn digits, where a model "
-    "that always says 0 is not always right. This is the verdict of `study`, paired by length, at 95% over all its "
-    "verdicts (Bonferroni).",
-    needs=("remedies",),
-    construction="every prompt enters the computation, and a change of the answers in either direction meets the rule",
-)
-def prompting_matters(results: ResultsByPart) -> Verdict:
-    return decide(True, _remedy(results, "hint", "answers").sentence)
-
-
-SYNTHETIC = (synthetic_converges, variation_decays)
 CLAIMS = (
     _lemma(
         "B.1",
@@ -213,12 +181,39 @@ CLAIMS = (
         "Section 6, Proposition 6.1 (B.9)",
         "A Transformer without positional encodings and a causal attention mechanism is immediately unable to count.",
     ),
-    counting_impossible,
+    Claim(
+        "counting-impossible",
+        "Section 6, Corollary 6.2",
+        "Counting in certain situations becomes impossible due to representational collapse.",
+        "agrees if two neighbouring counts beyond the collapse (float64 distance below the noise of the difference), "
+        "whose right answers begin with different tokens, never both get the right first token. There is no verdict if "
+        "there is no such pair, or if none of these first tokens is right.",
+        counting_impossible,
+        needs=("counting",),
+    ),
     _lemma(
         "B.10",
         "Appendix B.3, Corollary B.10",
         "at least one sequence will be given the wrong count for large enough finite n",
     ),
-    keep_distant,
-    prompting_matters,
+    Claim(
+        "tokens-keep-distant",
+        "Section 4, A simple solution",
+        "introduce additional tokens throughout the sequence to help keep the representations distant",
+        "agrees if a comma after every third digit makes the float64 distance at y of n and n + 1 items larger. This is the "
+        "verdict of `study`, paired by length, at 95% over all its verdicts (Bonferroni).",
+        lambda results: _remedy(results, "separator", "collapse"),
+        needs=("remedies",),
+    ),
+    Claim(
+        "affected-by-prompting",
+        "Section 3.1, on drawn digits",
+        "seems to be affected by the prompting",
+        "agrees if the paper's hint changes how many answers to copy-last are right on drawn digits, where a model "
+        "that always says 0 is not always right. This is the verdict of `study`, paired by length, at 95% over all its "
+        "verdicts (Bonferroni).",
+        lambda results: decide(True, _remedy(results, "hint", "answers").sentence),
+        needs=("remedies",),
+        construction="every prompt enters the computation, and a change of the answers in either direction meets the rule",
+    ),
 )

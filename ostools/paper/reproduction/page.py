@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+import ostools as ost
 from ostools.ground.words import title_of
-from ostools.measure.profiles.compare import compare
+from ostools.paper.behaviour import figure_4_of
 from ostools.paper.claims.claims import Reproduction
 from ostools.paper.claims.parts import ATTENTION, CERTIFIED, LAYERS, LEMMAS, OVER_SQUASHING, PRINTED
-from ostools.paper.figures.counting import figure_4_of
 from ostools.reporting.page.section import Part, Section, Table, block, frame_table, render_sections, spelled
 from ostools.reporting.page.shell import loading, quoted, stored_at
 from ostools.reporting.sections.about import again_section, origin_terms
@@ -118,7 +118,7 @@ def _charts(name: str, results: Mapping[str, Any]) -> dict[str, Result]:
         return {"Errors of sums and counts": results["figure"], "How often each number was answered": figure_4}
     if name == OVER_SQUASHING:
         caption = f"Measured norms beside the certified bound ({CERTIFIED}) and the paper's form ({PRINTED})"
-        compared = compare(results["measured-0"], results["paths-0"])
+        compared = ost.compare(results["measured-0"], results["paths-0"])
         return {caption: compared, "Spectra of the model's own patterns": results["spectra"]}
     if name == "answer-only":
         return {f"Answers to {task}": result for task, result in results.items()}

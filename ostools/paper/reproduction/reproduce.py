@@ -13,16 +13,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+import ostools as ost
 from ostools.ground.errors import InputError, in_words
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.progress import Progress, part_of, tell
 from ostools.hooks import HookError
-from ostools.measure.hosted.answer_file import Hosted
-from ostools.measure.measurement import measurement
+from ostools.measure import Hosted
 from ostools.mitigations import MitigationError
+from ostools.paper.behaviour import provenance_of
 from ostools.paper.claims.claims import Reproduction, chosen_claims, judged
-from ostools.paper.claims.parts import Arguments, Part, Results, checked_arguments, options_of, parts_of
-from ostools.paper.figures.answering import provenance_of
+from ostools.paper.claims.parts import Arguments, ClaimPart, Results, checked_arguments, options_of, parts_of
 from ostools.paper.reproduction.page import command, render_reproduction
 from ostools.paper.reproduction.stored import Parts
 from ostools.results import Provenance, Result, save_table, write_atomically
@@ -33,7 +33,7 @@ from ostools.sweep.sweep_file import read_yaml
 CLAIMS_FILE, PAGE_FILE = "claims.csv", "report.html"
 
 
-@measurement()
+@ost.measure.measurement()
 def reproduce(
     model: TransformerBridge | Hosted,
     figures: Iterable[int] | int | None = None,
@@ -93,7 +93,7 @@ class _Run:
     say: Callable[[str], None]
 
     def measured(
-        self, parts: Sequence[Part], progress: Progress | None
+        self, parts: Sequence[ClaimPart], progress: Progress | None
     ) -> tuple[dict[str, Mapping[str, Result]], dict[str, str]]:
         """The results of each part, and why the others have none."""
         results: dict[str, Mapping[str, Result]] = {}
@@ -111,7 +111,7 @@ class _Run:
             tell(progress, end, max(total, 1))
         return results, refusals
 
-    def _results_of(self, part: Part, progress: Progress | None) -> Results:
+    def _results_of(self, part: ClaimPart, progress: Progress | None) -> Results:
         model: Any = self.model
         options = options_of(self.arguments[part.name])
         described: Mapping[str, Any] = {} if part.memory is None else self.origin.model

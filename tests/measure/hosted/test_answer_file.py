@@ -14,7 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from ostools import measure, paper, tasks
 from ostools.ground.errors import InputError
 from ostools.measure.hosted.answer_file import Hosted, read_answers, without_stop_tokens
-from ostools.paper.figures.counting import figure_3, figure_4, figure_4_of
+from ostools.paper.behaviour import figure_3, figure_4, figure_4_of
 from ostools.tasks import Question
 
 MATHS = "The final answer to your maths question is: "

@@ -197,7 +197,7 @@ def test_floors_are_the_larger_of_the_two_and_of_the_largest_token() -> None:
     """A ratio's floor is the larger rounding of its sides; a mean's is the rounding of the largest norm, not of its own."""
     key = ("collapse_distance", "float64", 4, 0)
     for with_it, without in ((2e-7, 5e-7), (5e-7, 2e-7)):
-        row = study._row("m", key, arms.Cell(1.0, rounding=with_it), arms.Cell(3.0, rounding=without))
+        row = study._row("m", key, arms.StudyCell(1.0, rounding=with_it), arms.StudyCell(3.0, rounding=without))
         assert row["rounding"] == 5e-7
     norms = pd.DataFrame({"position": range(4), "norm": [0.0, 8.0, 0.0, 4.0]})
     found = arms._mean_at(norms, "norm", [0, 2], "active", "measured")

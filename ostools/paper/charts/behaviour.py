@@ -9,11 +9,9 @@ import altair as alt
 import pandas as pd
 
 from ostools.ground.words import number, title_of
-from ostools.measure.answers.reading import CUT_OFF, SOMETHING_ELSE
+from ostools.paper.behaviour import CUT_OFF, SOMETHING_ELSE, Figure2, Figure3, Figure4
 from ostools.paper.claims import claim
 from ostools.paper.claims.claims import Reproduction
-from ostools.paper.figures.answering import Figure2
-from ostools.paper.figures.counting import Figure3, Figure4
 from ostools.reporting.charts.answers import (
     NOTHING_CAME,
     OTHER_WORDS,

@@ -25,22 +25,18 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ostools import tasks
+import ostools as ost
 from ostools.ground.errors import InputError
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import distinct
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.ground.words import title_of
-from ostools.measure.collapse.collapse import collapse
-from ostools.measure.collapse.distances import collapse_memory
-from ostools.measure.collapse.result import Collapse
-from ostools.measure.collapse.verdicts import HEAD_CHUNK, NORM_WORDS, SITE_WORDS, VECTOR, Per, Reading, Site
-from ostools.measure.measurement import measurement
-from ostools.measure.unloaded import Unloaded
+from ostools.measure import HEAD_CHUNK, VECTOR, Collapse, Per, Reading, Site, Unloaded
+from ostools.paper.forecast import bytes_of
 from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
-from ostools.tasks import ItemsAs
+from ostools.tasks import FIGURE_5, ItemsAs
 from ostools.theory.distances import DistanceNorm
 from ostools.theory.statistics.intervals import FEWEST, bootstrap_mean
 
@@ -110,11 +106,11 @@ class Figure5(Result):
 
 def _reading_deviations(reading: Reading) -> list[str]:
     """Sentences on the quantity where the paper leaves it open, or where it is another than the paper's."""
-    site, sentences = SITE_WORDS[reading.site], []
+    site, sentences = "v^(L)" if reading.site == "residual" else reading.site, []
     if (reading.site, reading.norm) != ("residual", "linf"):
         sentences.append(
             "The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: "
-            f"{NORM_WORDS[reading.norm]} at {site}."
+            f"{Reading(reading.site, VECTOR, reading.norm).words}."
         )
     if reading.per == HEAD_CHUNK:
         sentences += [
@@ -129,7 +125,7 @@ def _reading_deviations(reading: Reading) -> list[str]:
     return sentences
 
 
-@measurement()
+@ost.measure.measurement()
 def figure_5(
     model: TransformerBridge,
     panels: Panel | Sequence[Panel] = PANELS,
@@ -170,14 +166,14 @@ def figure_5(
             f"figure 5: {n_heads} heads do not divide d_model = {d_model} into chunks; choose per='vector', or site='attention'"
         )
     length_list, seeds = checked_lengths(lengths), checked_seeds(seeds)
-    runs = {panel: tasks.FIGURE_5[f"figure-5{panel}"](items) for panel in sorted(names)}
+    runs = {panel: FIGURE_5[f"figure-5{panel}"](items) for panel in sorted(names)}
     # Panels take as many passes as they have seeds.
     streams = {panel: seeds if task.random else [0] for panel, task in runs.items()}
     ends = dict(zip(streams, accumulate(map(len, streams.values())), strict=True))
     curves: dict[str, Collapse] = {}
     for panel, task in runs.items():
         part_progress = part_of(progress, ends[panel] - len(streams[panel]), ends[panel], max(ends.values()))
-        curves[panel] = collapse(
+        curves[panel] = ost.collapse(
             model, task, lengths=length_list, dtypes=dtypes, seeds=streams[panel], progress=part_progress
         )
     frame = pd.concat([_summary(panel, result, reading) for panel, result in curves.items()], ignore_index=True)
@@ -237,4 +233,4 @@ def figure_5_memory(
 ) -> int:
     """Bytes of the pairs of the longest panel."""
     Reading.with_defaults(site, per, norm, over_heads=True)
-    return max(collapse_memory(model, name, lengths, dtypes=dtypes) for name in tasks.FIGURE_5)
+    return max(bytes_of(ost.collapse, model, name, lengths, dtypes=dtypes) for name in FIGURE_5)
