@@ -269,8 +269,8 @@ def _gated_placements(
 
 def _linear_map(norm: Norm, x: Tensor) -> Callable[[Tensor], Tensor]:
     scale = norm.inverse_scale(x.detach())
-    # One number a position is kept, and not one a component: the gain is multiplied in anew.
-    return lambda u: norm.centre(u.to(scale.dtype)) * (scale * norm.gain.to(scale.dtype))
+    # One factor after the other: autograd keeps one number a position then, and not their product, one a component.
+    return lambda u: norm.centre(u.to(scale.dtype)) * scale * norm.gain.to(scale.dtype)
 
 
 def _check_reproduces(name: str, expected: Tensor, out: Tensor) -> None:

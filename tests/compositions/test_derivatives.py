@@ -36,7 +36,7 @@ def by_autograd(model: TransformerBridge, ids: Tensor, linearisation: str) -> Te
         return leaf[0]
 
     parts = FROZEN_PARTS[linearisation]
-    held = hooks.frozen(model, parts.attention, parts.norms, parts.activations) if parts.any else nullcontext()
+    held = hooks.frozen(model, parts.attention, parts.norms, parts.activations) if any(parts) else nullcontext()
     double = next(model.parameters()).dtype == torch.float64
     is_exact = any(edit.kind == "exact-arithmetic" for edit in hooks.active_edits(model))
     exact = hooks.exact_arithmetic(model) if double and not is_exact else nullcontext()

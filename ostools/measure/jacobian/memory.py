@@ -29,24 +29,14 @@ _SMALLEST = {"cpu": 4, "cuda": 16}
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Plan of a run, and its forecast in bytes on top of the loaded model.
+    """Plan of a run, and its forecast: `peak`, in bytes on top of the loaded model.
 
-    `chunk` cotangents go back together; `whole`: through the graph of the whole pass, else of one block at a time. `graph`: of
-    the pass and of what goes back; `rows`: of all products that are kept; `norms`: of taking their norms; `check`: of the
-    finite differences, which hold every block's pattern where the linearisation does.
+    `chunk` cotangents go back together; `whole`: through the graph of the whole pass, else of one block at a time.
     """
 
     chunk: int
     whole: bool
-    graph: int
-    rows: int
-    norms: int
-    check: int
-
-    @property
-    def peak(self) -> int:
-        """Beside the rows: the graph is walked, then the norms are taken, then they are checked."""
-        return ALLOCATOR + self.rows + max(self.graph, self.norms, self.check)
+    peak: int
 
     def __str__(self) -> str:
         return f"{self.peak / 2**30:.2f} GiB of memory, {self.chunk} rows at a time"
@@ -78,9 +68,9 @@ def plan(shape: Shape, pos: int, layers: int, *, max_memory: int, rows: int | No
 
 
 def graph_bytes(shape: Shape, pos: int) -> int:
-    """Bytes that autograd keeps of one prompt: about three squares a head and layer, 16 vectors a token (6 of them the
-    norms as held ones), the slopes of the MLP."""
-    of_layer = 3 * shape.n_heads * pos + 16 * shape.d_model + 4 * shape.d_mlp
+    """Bytes that autograd keeps of one prompt: about three squares a head and layer, ten vectors a token, the slopes of the
+    MLP. Held patterns and norms keep no more."""
+    of_layer = 3 * shape.n_heads * pos + 10 * shape.d_model + 4 * shape.d_mlp
     return pos * shape.n_layers * of_layer * shape.element
 
 
@@ -104,14 +94,10 @@ def _forecast(shape: Shape, pos: int, layers: int, rows: int | None, chunk: int,
     # Held patterns are one a layer, or of a long prompt its queries and keys; a graph has them anyway.
     held = n_layers * (square if size is None else 2 * head_vectors)
     check = 12 * square + mask + 4 * (6 * vectors + 3 * pos * shape.d_mlp) + held + cast
-    return MemoryPlan(
-        chunk=chunk,
-        whole=whole,
-        graph=(kept + back + square + mask + cast + (0 if whole else (rows or d_model) * vectors + held)) * element,
-        rows=places * (rows or d_model) * d_model * element,
-        norms=norms,
-        check=check * element,
-    )
+    graph = kept + back + square + mask + cast + (0 if whole else (rows or d_model) * vectors + held)
+    # Beside the rows: the graph, and of each linearisation their norms while it stands; then, without it, the checks.
+    rows_bytes = places * (rows or d_model) * d_model * element
+    return MemoryPlan(chunk, whole, ALLOCATOR + rows_bytes + max(graph * element + norms, check * element))
 
 
 _WITHOUT_LIMIT = 1 << 62
