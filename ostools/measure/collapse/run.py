@@ -335,17 +335,23 @@ def _last_tokens(
     # Where y is finite its logits are, in every dtype but the one with the fewest powers of two.
     require_finite(last_tokens, run.task, prompts.prompt_lengths(), logits=precision.dtype == torch.float16)
     probes = prompts.probes(_PROBES_16_BIT if precision.dtype in _SIXTEEN_BITS else 1)
-    own_y = own_rows(model, [prompts.prompts[probe] for probe in probes]).y
-    if model not in run.views.unembedded:
-        _require_unembedding(model, prompts.prompts[probes[0]], last_tokens)
+    own_y = []
+    for prompt in (prompts.prompts[probe] for probe in probes):
+        if model in run.views.unembedded:
+            own_y.append(own_rows(model, [prompt]).y[0])
+            continue
+        alone, logits = separate_rows(model, prompt)
+        _require_unembedding(model, alone.y, logits, last_tokens)
         run.views.unembedded.add(model)
+        own_y.append(alone.y[0])
     return last_tokens, max(map(_relative, rows.y[probes], own_y))
 
 
-def _require_unembedding(model: TransformerBridge, prompt: Sequence[int], last_tokens: LastTokens) -> None:
-    """Refuse a model whose own logits are not W_U y, soft-cap included, with `InputError`."""
-    alone, logits = separate_rows(model, prompt)
-    error = _relative(last_tokens.unembedding(alone.y)[0], logits)
+def _require_unembedding(
+    model: TransformerBridge, y: torch.Tensor, logits: torch.Tensor, last_tokens: LastTokens
+) -> None:
+    """Refuse a model whose own logits of a prompt are not W_U y, soft-cap included, with `InputError`."""
+    error = _relative(last_tokens.unembedding(y)[0], logits)
     if not error <= _SAME_LOGITS[last_tokens.precision.dtype]:
         raise InputError(
             f"expected the model's logits to be its unembedding of y, found a difference of {error:.2g} (relative): "

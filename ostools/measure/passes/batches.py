@@ -19,6 +19,7 @@ from torch import Tensor
 from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.ground.lens import HookPoint, TransformerBridge
+from ostools.hooks.register import kinds
 from ostools.measure.passes.contexts import contiguous_head, has_alibi
 from ostools.measure.passes.last_tokens import batching_of
 from ostools.mitigations.passes import own_windows
@@ -30,6 +31,8 @@ TOKENS = 4096
 _STRETCH = 1.5
 # A step that generates one token reads every weight, which takes as long as a pass over so many tokens, at least.
 _STEP = 32
+# What these make of a position depends on nothing but that position: padding is as harmless as without them.
+_EDITS_OF_ONE_POSITION = frozenset({"ablate_heads", "ablate_layers"})
 _WORTH_SHARING = 32  # tokens, of a prefix that is read in a pass of its own
 
 
@@ -43,7 +46,8 @@ def padding(model: TransformerBridge) -> Padding:
     """Whether left padding is harmless for this model as it is now.
 
     It is for families whose masks are given explicitly, and positions where they are taken, in float32 and float64, where
-    nothing looks into the forward pass: an edit or a capture would see the padding, and positions that it shifts. In 16 bits
+    nothing looks into the forward pass: an edit or a capture would see the padding, and positions that it shifts. An edit of
+    each position alone (`_EDITS_OF_ONE_POSITION`) changes nothing of another. In 16 bits
     sums over more keys round otherwise, and two tokens that are nearly as likely may change places.
     """
     batching = batching_of(model, ())
@@ -52,9 +56,9 @@ def padding(model: TransformerBridge) -> Padding:
     for dtype in {parameter.dtype for parameter in model.parameters()} - {torch.float32, torch.float64}:
         name = str(dtype).removeprefix("torch.")
         return Padding(False, f"in {name} the rounding of longer sums could choose another token")
-    if edits := hooks.active_edits(model):
+    if edits := [edit for edit in hooks.active_edits(model) if edit.kind not in _EDITS_OF_ONE_POSITION]:
         return Padding(False, f"the active edit {edits[0].kind!r} would act on the padding too")
-    if any(isinstance(module, HookPoint) and module.fwd_hooks for module in model.modules()):
+    if any(isinstance(module, HookPoint) and None in kinds(module) for module in model.modules()):
         return Padding(False, "what is being captured would hold the padding too")
     carried = "its mask" if has_alibi(model) else "mask and position ids"
     return Padding(True, f"left padding, with {carried}")

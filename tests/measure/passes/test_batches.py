@@ -79,7 +79,7 @@ def test_a_prefix_is_shared_but_for_what_is_read_and_where_it_is_worth_a_pass() 
     windowed = tiny_model("gemma2", sliding_window=60)
     assert [shared_prefix(windowed, [ids, ids[:40]], steps=steps) for steps in (10, 11)] == [39, 0]
     assert shared_prefix(windowed, [ids, ids], steps=11) == 49  # without padding a window counts tokens alone
-    with pytest.raises(hooks.HookError, match="matched nothing"), hooks.ablate_heads(model, [(0, 0)]):
+    with pytest.raises(hooks.HookError, match="matched nothing"), hooks.scale_scores(model, 2.0):
         assert shared_prefix(model, [ids, ids]) == 0
 
 
@@ -116,6 +116,29 @@ def test_batched_answers_are_those_of_each_prompt_alone(family: Family, temperat
         assert answers(model, [prompt], seeds=[seed], **options) == [answer]
     # Whatever the company: another order, another batch.
     assert answers(model, prompts[::-1], seeds=seeds[::-1], **options) == together[::-1]
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt2"])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda model: hooks.ablate_heads(model, [(0, 1), (1, 2)]),
+        lambda model: hooks.ablate_heads(model, [(1, 0)], method="mean", reference=torch.arange(4, 40).view(2, 18)),
+        lambda model: hooks.ablate_layers(model, [0], part="mlp"),
+    ],
+)
+def test_answers_under_an_edit_of_each_position_alone_are_padded_and_those_of_each_prompt_alone(
+    family: Family, edit: Any
+) -> None:
+    model = tiny_model(family, seed=9, scale=1.5, dtype=torch.float64, fresh=True)
+    without_ends(model)
+    prompts = [Prompt.from_ids(model, ids) for ids in random_ids(seed=2)]
+    plain = answers(model, prompts, max_new_tokens=STEPS)
+    with edit(model):
+        assert padding(model).allowed
+        together = answers(model, prompts, max_new_tokens=STEPS)
+        assert together == [answers(model, [prompt], max_new_tokens=STEPS)[0] for prompt in prompts]
+    assert together != plain
 
 
 def test_equal_lengths_need_neither_mask_nor_positions() -> None:
