@@ -33,7 +33,7 @@ from tests.reporting.every import EVERY
 
 SMALL: dict[str, Any] = {"d_model": 16, "n_heads": 2, "n_key_value_heads": 1, "d_mlp": 16, "context": 1024}
 SHORT = {"figure-2": {"lengths": "2,3"}, "figure-9": {"seeds": 2}}
-EXAMPLE = Path(__file__).parents[3] / "examples" / "gemma-7b.yaml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "gemma-7b.yaml"
 
 
 @pytest.fixture(scope="module")
