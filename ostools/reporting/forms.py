@@ -82,11 +82,13 @@ def panel_grid(
 
     panels: by title the function that makes the marks of a panel from its two axes.
     """
-    drawn = []
+    panel_objects = []
     for place, (title, marks) in enumerate(panels.items()):
         across = x if place >= len(panels) - columns else axes.quiet(x)
-        drawn.append(draw.panel(marks(across, axes.quiet(y) if place % columns else y), *size, title, **draw.BOLD))
-    return draw.in_rows(drawn, columns)
+        panel_objects.append(
+            draw.panel(marks(across, axes.quiet(y) if place % columns else y), *size, title, **draw.BOLD)
+        )
+    return draw.in_rows(panel_objects, columns)
 
 
 TOKENS_WIDTH = 620
@@ -217,10 +219,10 @@ SQUARE: dict[str, Any] = {"symbolType": "square", "symbolSize": 70, "symbolStrok
 def rules(rows: Frame, along: str, place: Any, low: str, high: str, **looks: Any) -> list[Any]:
     """The marks: a rule from `low` to `high` at each row's place on the axis `along`, where it has both."""
     rows = rows.dropna(subset=[low, high])
-    other, colour = ("y" if along == "x" else "x"), looks.pop("color")
+    across, colour = ("y" if along == "x" else "x"), looks.pop("color")
     base = draw.rows(draw.without_nan(rows)).mark_rule(**{"strokeWidth": 1.2} | looks)
     return (
-        [base.encode(**{along: place, other: f"{low}:Q", f"{other}2": f"{high}:Q", "color": colour})]
+        [base.encode(**{along: place, across: f"{low}:Q", f"{across}2": f"{high}:Q", "color": colour})]
         if len(rows)
         else []
     )

@@ -24,7 +24,7 @@ from ostools.reporting.findings.answers import (
 )
 from ostools.reporting.forms import BAND, curve, log_rows, looks_by_name, rules
 from ostools.reporting.style import axes, draw, theme
-from ostools.results import Column, Frame, Row, frame_of
+from ostools.results import Chart, Column, Frame, Row, frame_of
 
 RIGHT, OTHER_WORDS, WRONG = "right", "right, in other words", "wrong"
 NOTHING_CAME = "nothing came"
@@ -111,7 +111,7 @@ _ANSWER_LOOKS = _NUMBER_LOOKS | {_BEYOND: ("wrong", "triangle-up")}
 _ITEMS = "sequence length (items)"
 
 
-def evaluation_chart(result: Evaluation) -> Any:
+def evaluation_chart(result: Evaluation) -> Chart:
     """Above, where the answer is a number: the answers against the right ones, larger where there are several of one, and
     the diagonal, where they are right (the paper's Figure 4). Below, or alone: accuracy with its 95% interval, where there is
     one, and the probability of the right line; hollow where a mitigation changed nothing, and dotted what one answer to every
@@ -215,7 +215,7 @@ def _short(text: Any) -> str:
     return theme.short_word(text, 60)
 
 
-def difference_chart(result: AnswerDifference) -> Any:
+def difference_chart(result: AnswerDifference) -> Chart:
     """The share of right answers of both by length, each with its Wilson intervals where it has some."""
     sides = [theme.inert(str(result.summary[name].iloc[0])) for name in ("first", "second")]
     rows = result.curves.rename(columns={"accuracy": "value", "wilson_low": "low", "wilson_high": "high"})
@@ -228,7 +228,7 @@ def difference_chart(result: AnswerDifference) -> Any:
     return draw.figure([[draw.panel(marks, _WIDTH, _HEIGHT)]], f"{task}: {sides[0]} and {sides[1]}", notes)
 
 
-def right_chart(results: Sequence[Evaluation], width: int, height: int) -> alt.LayerChart:
+def right_chart(results: Sequence[Evaluation], width: int, height: int) -> Chart:
     """The share of right answers by length: a line a task, of at most two, with its Wilson intervals where it has some.
 
     Dotted: the share of prompts on which one and the same answer is right.
@@ -268,7 +268,7 @@ _FLOORS = {
 }
 
 
-def counting_chart(result: Counting) -> alt.VConcatChart:
+def counting_chart(result: Counting) -> Chart:
     """A column a dtype. Above: the float64 distance at y, its noise and the machine line, with a line at the predicted
     impossible count. Below: the answers' absolute errors. A dotted line stands where training ends.
     """

@@ -22,7 +22,7 @@ from ostools.reporting.forms import gradient, heat, layers_by
 from ostools.reporting.style import axes, draw
 from ostools.reporting.style.prompt import mark_template, template_note, template_positions
 from ostools.reporting.style.theme import COLOURS, display_token, inert
-from ostools.results import Frame
+from ostools.results import Chart, Frame
 
 LESS, MORE = COLOURS["frozen"], COLOURS["full"]
 """Of a difference: less in the second, more in it."""
@@ -149,7 +149,7 @@ _WEIGHT = alt.Color(
 )
 
 
-def attention_chart(attention: Attention) -> Any:
+def attention_chart(attention: Attention) -> Chart:
     """The last token's attention weight on every token, one row per layer and head (`layer.head`), first layer on top.
 
     The colour scale runs with the square root of the weight, so that small weights are seen too.
@@ -158,7 +158,7 @@ def attention_chart(attention: Attention) -> Any:
     return draw.figure([[panel]], "Attention of the last token", _rules(attention, SHARPEST))
 
 
-def attention_difference_chart(difference: AttentionDifference) -> Any:
+def attention_difference_chart(difference: AttentionDifference) -> Chart:
     """Both heat maps on one colour scale, and the second less the first at the tokens that have a partner (else grey)."""
     head_indices = most_moved(difference, ROWS)
     panels: list[list[Any]] = []
@@ -245,10 +245,10 @@ _PANELS_A_ROW = 4
 _MOST_NUMBERED = 8  # more heads than that get no number in their cell
 
 
-def heads_chart(result: HeadScores) -> Any:
+def heads_chart(result: HeadScores) -> Chart:
     """Every score is a share between 0 and 1, on one colour scale; means over queries, and over the prompts."""
-    summary: Any = result.summary
-    prompts: Any = result.frame
+    summary: Frame = result.summary
+    prompts: Frame = result.frame
     heads, layers = int(summary["head"].max()) + 1, int(summary["layer"].max()) + 1
     scale = alt.Scale(scheme="viridis", domain=[0, 1])
     size = (min(30 * heads, 260), min(24 * layers, 420))

@@ -15,7 +15,7 @@ from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, READINGS, VECT
 from ostools.reporting.findings.collapse import longest_trained, main_pair, overflow_sentence, vectors_at
 from ostools.reporting.forms import BAND, curve, log_rows, panel_grid
 from ostools.reporting.style import axes, draw, theme
-from ostools.results import Column, Frame, frame_of
+from ostools.results import Chart, Column, Frame, frame_of
 
 WIDTH, HEIGHT, LINE = 240, 190, 13
 PAIRS = {"theorem": "", "task": ": n and n + 1 items (no theorem)", "one-more-digit": ": one more digit (no theorem)"}
@@ -37,7 +37,7 @@ def collapse_chart(
     *,
     per: str = VECTOR,
     norm: str = "l2",
-) -> alt.VConcatChart:
+) -> Chart:
     """Distance between the two last-token representations against length, a panel per site, dtype and kind of pair.
 
     sites: those that have such pieces where none are given: residual, y and logits for whole vectors.
@@ -198,7 +198,7 @@ def strips(ranges: list[dict[str, Any]], hue: Any, opacity: float = 0.14) -> lis
     return [base.mark_rect(opacity=opacity).encode(x="length:Q", x2="end:Q", color=hue)]
 
 
-def distance_chart(result: Collapse, dtype: str, width: int, height: int) -> alt.LayerChart:
+def distance_chart(result: Collapse, dtype: str, width: int, height: int) -> Chart:
     """The float64 distance of the main pair, and the noise of the difference in `dtype`: what lies below it is hidden.
 
     Pale: the ranges of lengths at which it is hidden. Dotted: the trained length, the sliding window, the context.

@@ -17,14 +17,14 @@ from ostools.reporting.charts.collapse import PAIRS, collapse_chart
 from ostools.reporting.findings.collapse import main_pair, overflow_sentence, vectors_at
 from ostools.reporting.forms import curve, gradient, heat, log_rows, panel_grid
 from ostools.reporting.style import axes, draw
-from ostools.results import Frame, frame_of
+from ostools.results import Chart, Frame, frame_of
 
 _LAYERS_WIDTH, _STEP, _LEAST = 300, 16, 60
 """Of a panel: its width, the height of a layer, and the least height of all."""
 _ZERO = "#d9d9d9"
 
 
-def collapse_result_chart(result: Collapse) -> Any:
+def collapse_result_chart(result: Collapse) -> Chart:
     """The curves dtype by dtype, of what the result is to be read by; layer by layer where several were measured.
 
     With parts stored in few bits, or more than four dtypes, the precisions side by side.
@@ -42,7 +42,7 @@ def collapse_result_chart(result: Collapse) -> Any:
     return precision_chart(result) if many else collapse_chart(result)
 
 
-def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = "l2") -> alt.VConcatChart:
+def collapse_layers_chart(result: Collapse, *, per: str = "vector", norm: str = "l2") -> Chart:
     """||v^(l) - v*^(l)|| by layer and length, the mean over seeds, a panel per dtype and kind of pair.
 
     The colour is the distance relative to the same norm of v^(l), which grows from layer to layer; the cosine distance has no
@@ -122,7 +122,7 @@ _QUANTITIES: dict[str, tuple[str, list[float]]] = {
 }
 
 
-def precision_chart(result: Collapse, site: str = "y") -> alt.VConcatChart:
+def precision_chart(result: Collapse, site: str = "y") -> Chart:
     """Above, a panel a part: the pair's float64 distance, and each format's noise of the difference. Below, the hidden ranges.
 
     Where the noise of the difference is above the distance, that precision hides the pair.

@@ -23,7 +23,7 @@ from ostools.measure.probes.scores import TESTS
 from ostools.mitigations.named import NONE
 from ostools.reporting.forms import SQUARE, bars, word_cells
 from ostools.reporting.style import axes, draw, theme
-from ostools.results import Frame, frame_of
+from ostools.results import Chart, Frame, frame_of
 
 _WIDTH, _HEIGHT, _NARROW = 600, 150, 180
 _MOST_LINES, _LETTERS = 3, 135
@@ -36,7 +36,7 @@ _HUES = {"measured": "full", "random weights": "frozen", "shuffled labels": "flo
 _ALONE = "length alone"
 
 
-def failure_stage_chart(result: FailureStage) -> Any:
+def failure_stage_chart(result: FailureStage) -> Chart:
     """Lengths by verdict: under mitigations first a grid of verdicts, lengths by mitigations, a panel a dtype; then the shares
     of prompts whose answer is read, decodable and unread, and not decodable, without a mitigation (and under one, where it is
     the only one); below them layers by decodability. Of one mitigation the verdicts of all lengths are named in the notes."""
@@ -58,7 +58,7 @@ def failure_stage_chart(result: FailureStage) -> Any:
     return draw.figure(rows, title, _notes(notes), spacing=18, between=14, color="independent")
 
 
-def probe_chart(result: Decodability) -> Any:
+def probe_chart(result: Decodability) -> Chart:
     """The share that linear probes say right, with its 95% interval, at every place in the order of the forward pass; beside it
     the controls, and dashed what the length alone says. A panel per dtype and test: tests are never in one line."""
     title = f"What linear probes decode: {frame_of(result)['task'].iloc[0]}"
@@ -66,7 +66,7 @@ def probe_chart(result: Decodability) -> Any:
     return draw.figure(_places(result), title, notes, spacing=18, between=14, color="independent")
 
 
-def intervention_chart(result: ProbeIntervention) -> Any:
+def intervention_chart(result: ProbeIntervention) -> Chart:
     """By how much the expected answer moves where the probe says the next, by place and direction; a panel a dtype."""
     frame = frame_of(result)
     panels = [[_moves(group, str(dtype))] for dtype, group in frame.groupby("dtype", sort=False)]

@@ -14,7 +14,7 @@ from ostools.reporting.charts.tokens import kind_legend
 from ostools.reporting.findings import first_few
 from ostools.reporting.forms import BAND, bars, curve, log_rows
 from ostools.reporting.style import axes, draw, theme
-from ostools.results import Frame, frame_of
+from ostools.results import Chart, Frame, frame_of
 
 if TYPE_CHECKING:
     from ostools.sweep.corpus.result import Corpus, CorpusCollapse
@@ -29,10 +29,10 @@ _NORMS = {"operator": "operator", "frobenius": "Frobenius"}
 _ENDS = ["low", "high", "q10", "q90"]
 
 
-def corpus_chart(result: Corpus) -> Any:
+def corpus_chart(result: Corpus) -> Chart:
     """Shares over the even share. A band from the 10th to the 90th percentile of the texts, the 95% interval of the mean
     over texts, where there are three texts, and the mean."""
-    table: Any = frame_of(result)
+    table: Frame = frame_of(result)
     axes.require_finite(table["mean"], "a profile over relative position")
     settings = result.provenance.parameters
     hue = alt.value(theme.colour(str(settings["linearisation"])))
@@ -48,7 +48,7 @@ def corpus_chart(result: Corpus) -> Any:
     return draw.figure(draw.in_rows(panels, _PANELS), words, [_MARKS, *corpus_findings(result)], spacing=30, between=24)
 
 
-def several_chart(result: Sensitivities | PromptBounds) -> Any:
+def several_chart(result: Sensitivities | PromptBounds) -> Chart:
     """The mean share over the even share, a line a source with the 95% interval over prompts; of the lowest layer."""
     every = result.over_position()
     lowest = every["layer"].min()
@@ -86,7 +86,7 @@ def _position_panel(
 
 def corpus_findings(result: Corpus) -> list[str]:
     """The shape of each length: among many texts the last token alone can lift the last third."""
-    shapes: Any = result.shapes
+    shapes: Frame = result.shapes
     verdicts = {
         length: dict(zip(rows["kept"], rows["verdict"], strict=True)) for length, rows in shapes.groupby("length")
     }
@@ -97,7 +97,7 @@ def corpus_findings(result: Corpus) -> list[str]:
     return first_few(sentences)
 
 
-def corpus_collapse_chart(result: CorpusCollapse) -> Any:
+def corpus_collapse_chart(result: CorpusCollapse) -> Chart:
     """The share of texts whose pair is hidden, with its 95% interval, by length and dtype; in a line below, how far apart the
     pairs are, and the noise."""
     frame = frame_of(result)

@@ -11,7 +11,7 @@ from ostools.measure.patching.runs import HEADS, RESIDUAL
 from ostools.reporting.findings.effects import patched_logit
 from ostools.reporting.forms import TOKENS_WIDTH, gradient, heat
 from ostools.reporting.style import axes, draw, theme
-from ostools.results import Frame
+from ostools.results import Chart, Frame
 
 _DIRECTIONS = {
     DENOISING: "denoising: clean into corrupt",
@@ -27,7 +27,7 @@ _PARTS = {
 }
 
 
-def patching_chart(result: Patching) -> Any:
+def patching_chart(result: Patching) -> Chart:
     """A panel a direction: layers up, tokens (heads) across, red where a part carries the answer, blue against it.
 
     Of the logit, or of the logit difference. Positions whose parts have no effect anywhere before the first that has some are

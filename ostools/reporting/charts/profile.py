@@ -31,12 +31,12 @@ from ostools.reporting.forms import (
 )
 from ostools.reporting.style import axes, draw, theme
 from ostools.reporting.style.prompt import mark_template, template_note, template_positions
-from ostools.results import Frame, frame_of
+from ostools.results import Chart, Frame, frame_of
 
 _RANKED = 12
 
 
-def profile_chart(result: Profile) -> alt.VConcatChart:
+def profile_chart(result: Profile) -> Chart:
     """The profile with the mean of each third, and the tokens with the largest shares.
 
     The thirds and the words about their contrasts are those of the profile without its first token; in a chat template, those
@@ -55,7 +55,7 @@ def profile_chart(result: Profile) -> alt.VConcatChart:
 def _verdicts(result: Profile, names: list[str], chat: bool) -> list[str]:
     """The sink's share, in a chat the text's; then a line a linearisation, the verdict on the tokens that are tested and the
     two contrasts it stands on."""
-    shapes: Any = result.shapes
+    shapes: Frame = result.shapes
     table = result.summary.set_index("linearisation")
     whose = {"the first token": "sink_share"} | ({"the text": "text_share"} if chat else {})
     lines = [
@@ -127,13 +127,13 @@ def _profile_title(result: Profile) -> str:
     return f"Which tokens matter to {theme.differentiated(result.provenance.parameters)[1] if narrowed else 'the last one'}"
 
 
-def sensitivity_result_chart(result: Sensitivity) -> alt.VConcatChart:
+def sensitivity_result_chart(result: Sensitivity) -> Chart:
     """Token by token; layer by layer where several layers were measured."""
     many_layers = frame_of(result)["layer"].nunique() > 1
     return layers_chart(result) if many_layers else sensitivity_chart(result)
 
 
-def layers_chart(result: Sensitivity) -> alt.VConcatChart:
+def layers_chart(result: Sensitivity) -> Chart:
     """||d y_n / d v_i^(l)|| of every layer l (rows, the embeddings at the bottom) and token i (columns), on a log colour scale.
 
     One panel a linearisation, all on one scale; the operator norm, or of estimates, which know a lower bound of it only, the
@@ -170,7 +170,7 @@ _HUES = {REMOVED: "full", REPLACED: "replaced", MASKED: "wrong"}
 _TITLE = "Each token by itself: removed, replaced by another of its kind, or masked in attention"
 
 
-def faithfulness_chart(result: Faithfulness) -> Any:
+def faithfulness_chart(result: Faithfulness) -> Chart:
     """Top: how far y moves without each token. Middle: rank correlations of that, of the answer's and of the next token's
     change with each profile. Bottom: deletion curves in the orders of the profiles, random ones in grey."""
     frame: Frame = frame_of(result)
@@ -224,7 +224,7 @@ def _deleted(result: Faithfulness, way: str, profiles: list[str]) -> Any:
 _OVER_DRAWS = "median over draws; shade: their range"
 
 
-def linear_range_chart(result: LinearRange) -> Any:
+def linear_range_chart(result: LinearRange) -> Chart:
     """The linear range of each token on a log axis: the median over the tokens it moves towards, and their spread."""
     frame: Frame = frame_of(result)
     ranges: Any = frame.groupby(["position", "token"], sort=False)["linear_range"]

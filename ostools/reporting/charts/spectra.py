@@ -15,7 +15,7 @@ from ostools.measure.jacobian.hops import ALL, MORE, Hops
 from ostools.measure.profiles.spectra import Spectra
 from ostools.reporting.forms import SQUARE, curve, log_rows, token_bars, token_labels, token_rows
 from ostools.reporting.style import axes, draw, theme
-from ostools.results import Frame, frame_of
+from ostools.results import Chart, Frame, frame_of
 
 _MATRICES = {"pattern": "pattern A", "lazy": "lazy (A + I) / 2"}
 _LAST, _MEAN, _RATE = "last token", "mean over all tokens", "second eigenvalue of the whole product"
@@ -23,9 +23,9 @@ _DASHES = alt.Scale(domain=[_LAST, _MEAN, _RATE], range=[[1, 0], [6, 4], [1.5, 3
 _COLUMNS = ["place", "series", "quantity", "value"]
 
 
-def spectra_chart(result: Spectra) -> Any:
+def spectra_chart(result: Spectra) -> Chart:
     """Second eigenvalues (Lemma B.6), products over depth (B.7), powers (Proposition 5.2); the measured share of token 1."""
-    against: Any = result.against
+    against: Frame = result.against
     norm = "operator" if (against["norm"] == "operator").any() else "frobenius"
     against = against[against["norm"] == norm]
     against = against.assign(kind=against["method"].map(METHOD_KINDS))
@@ -114,7 +114,7 @@ _QUANTITIES = {
 """By column: what a panel's title says, and its axis."""
 
 
-def attention_variation_chart(result: AttentionVariation) -> Any:
+def attention_variation_chart(result: AttentionVariation) -> Chart:
     """A panel a quantity: the mean over heads and seeds against length, a line a layer.
 
     Where KL is infinite in some head its mean is too, and nothing is drawn; the chart says so. Exact zeros stand as triangles
@@ -147,10 +147,10 @@ def _variation_panel(table: Frame, name: str) -> Any:
     return draw.panel(marks, _WIDTH, _HEIGHT, title)
 
 
-def hops_chart(result: Hops) -> Any:
+def hops_chart(result: Hops) -> Chart:
     """A stack a token: the signed share of each number of hops. Parts that cancel others lie below zero."""
-    reached: Frame = result.reached
-    parts = reached[reached["hops"] != ALL].reset_index(drop=True)
+    hop_rows: Frame = result.reached
+    parts = hop_rows[hop_rows["hops"] != ALL].reset_index(drop=True)
     axes.require_finite(parts["share"], "hops")
     names = list(dict.fromkeys(parts["hops"]))
     rows = token_rows(parts, value=parts["share"], series=[_words(name) for name in parts["hops"]])
@@ -170,7 +170,7 @@ def _words(name: str) -> str:
 
 def hops_findings(result: Hops) -> list[str]:
     """The shares of hops in the median over the tokens before the last, and how far parts cancel."""
-    summary: Any = result.summary.set_index("hops")
+    summary: Frame = result.summary.set_index("hops")
     shares = [
         f"{_words(name)} {round(share, 2) + 0.0:.0%}"
         for name, share in summary["share"].items()
@@ -178,7 +178,7 @@ def hops_findings(result: Hops) -> list[str]:
     ]
     frame: Frame = result.frame
     last = int(frame["position"].max())
-    spread: Any = result.cancellation
+    spread: Frame = result.cancellation
     spread = spread[spread["position"] < last]["cancellation"]
     if spread.empty:
         return ["No token before the last reaches it."]

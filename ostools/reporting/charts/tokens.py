@@ -27,7 +27,7 @@ from ostools.measure.prompts import named_by
 from ostools.reporting.forms import SQUARE, log_rows, profile, token_bars, token_rows
 from ostools.reporting.style import axes, draw, theme
 from ostools.reporting.style.prompt import template_note, template_positions
-from ostools.results import Column, Frame, frame_of
+from ostools.results import Chart, Column, Frame, frame_of
 
 SHAPE = "shape"
 NORMS = {
@@ -39,7 +39,7 @@ INTERVAL_NOTE = "Bands: 95% intervals of estimated norms, a token at a time."
 LOWER_END_NOTE = "An estimated operator norm is drawn at its lower end: the norm itself is at least as large."
 
 
-def sensitivity_chart(result: Sensitivity) -> alt.VConcatChart:
+def sensitivity_chart(result: Sensitivity) -> Chart:
     """Sensitivity of y_n to every token at one layer, measured or estimated: a line per linearisation, a panel per norm."""
     layers = frame_of(result)["layer"].nunique()
     if layers > 1:
@@ -48,20 +48,20 @@ def sensitivity_chart(result: Sensitivity) -> alt.VConcatChart:
     return _profiles(measured_rows(frame_of(result)), f"Sensitivity of {words} to each token", symbol)
 
 
-def bounds_chart(result: Bounds) -> alt.VConcatChart:
+def bounds_chart(result: Bounds) -> Chart:
     """The path sums over the tokens: certified bounds dashed, the paper's forms dotted, rankings dash-dotted. Above them stands
     which forms are not believed on this prompt."""
     title = "Path sums of Theorem 5.1 over the tokens"
     return _profiles(path_rows(frame_of(result)), title, first=_not_believed(result.beliefs))
 
 
-def attention_baselines_chart(result: AttentionBaselines) -> alt.VConcatChart:
+def attention_baselines_chart(result: AttentionBaselines) -> Chart:
     """Four ways to read attention as a profile over the tokens, on one log axis."""
     rows = frame_of(result).rename(columns={"baseline": "name"}).assign(norm=SHAPE, kind="measured", linearisation="")
     return _profiles(rows, "Attention of the last token to each token, read four ways")
 
 
-def comparison_chart(result: Comparison) -> alt.VConcatChart:
+def comparison_chart(result: Comparison) -> Chart:
     """Measured, certified, the paper's and predicted profiles on one log axis per norm."""
     rows = path_rows(frame_of(result).rename(columns={"source": "variant"}))
     symbol, words = theme.differentiated(result.provenance.parameters)
@@ -137,7 +137,7 @@ def kind_legend(data: Frame) -> tuple[alt.Color, alt.StrokeDash]:
 _RATIOS = {"operator": "operator norm, second / first", "frobenius": "Frobenius norm, second / first"}
 
 
-def change_chart(result: Change) -> Any:
+def change_chart(result: Change) -> Chart:
     """The ratio second / first of each token's norm on a log axis, a panel a norm, a line a linearisation or variant; a grey
     line where nothing changed. Of several layers or last tokens the lowest layer and the last of these."""
     table = frame_of(result)
@@ -172,7 +172,7 @@ SOURCES = {
 }
 
 
-def baselines_chart(result: UntrainedBaselines) -> Any:
+def baselines_chart(result: UntrainedBaselines) -> Chart:
     """Shares of the sum over all tokens, on a log axis: the model's as a line, of untrained ones the median and range."""
     table, band = frame_of(result), result.band
     model_rows: Frame = table[table["source"] == TRAINED]
@@ -184,7 +184,7 @@ def baselines_chart(result: UntrainedBaselines) -> Any:
     rows, y = log_rows(rows, "share of the summed sensitivity", ("low", "high"))
     hue = draw.hue("series", {SOURCES[source]: source for source in dict.fromkeys(table["source"])})
     panel = profile(rows, model_rows, y, hue, height=300, bands=[("low", "high", 0.25)])
-    summary: Any = result.summary
+    summary: Frame = result.summary
     notes = [f"Shade: range over {int(summary['seed'].nunique())} seeds.", *result.findings()]
     return draw.figure([[panel]], "Sensitivity before and after training", notes)
 
@@ -194,7 +194,7 @@ _DWARFED = 2.0
 """A bar so many times as long as the next one is cut short, with its number: a sink's part would hide all others."""
 
 
-def attribution_chart(result: Attribution) -> Any:
+def attribution_chart(result: Attribution) -> Chart:
     """A bar a token; the biases, which belong to none, and the sum stand below the title. The longest bar is cut where it would
     dwarf the others."""
     table, parameters = frame_of(result), result.provenance.parameters

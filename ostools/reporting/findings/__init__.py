@@ -33,7 +33,7 @@ def shape_sentence(shape: str, text: str) -> str:
 
 def first_few(sentences: Sequence[str], count: int = MOST) -> list[str]:
     """The first `count` sentences; the last of them says how many more there are."""
-    shown, more = list(sentences[:count]), len(sentences) - count
+    first, more = list(sentences[:count]), len(sentences) - count
     if more > 0:
-        shown[-1] += f" {more} more like this stand{'s' * (more == 1)} in the table."
-    return shown
+        first[-1] += f" {more} more like this stand{'s' * (more == 1)} in the table."
+    return first

@@ -115,8 +115,8 @@ def evaluation_findings(result: Evaluation) -> list[str]:
     if not result.read:
         first = f"None of {total} texts holds an answer in the form that {task} asks for."
     wrong_numbers = " ".join([*favourite_numbers(result), *heaping_sentences(result)])
-    asked = " ".join([*evaluation_notes(result), *unread_texts(result)])
-    sentences = [first, answers_sentence(result), _training_words(result), wrong_numbers, asked]
+    how_asked = " ".join([*evaluation_notes(result), *unread_texts(result)])
+    sentences = [first, answers_sentence(result), _training_words(result), wrong_numbers, how_asked]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -141,8 +141,8 @@ def favourite_numbers(result: Evaluation) -> list[str]:
     most = [(number, count) for number, count in counts.items() if count > 1][:_FAVOURITES]
     if not most:
         return []
-    (first, count), *others = most
-    also = "".join(f", {number} for {count}" for number, count in others)
+    (first, count), *less_frequent = most
+    also = "".join(f", {number} for {count}" for number, count in less_frequent)
     return [f"Favourite wrong numbers: {first} for {count} of {int(counts.sum())} wrong answers{also}."]
 
 
@@ -254,12 +254,12 @@ def counting_findings(result: Counting) -> list[str]:
 
 def counting_words(row: Row) -> str:
     """The counts that are predicted impossible, those that were answered wrong, and whether the two agree."""
-    unread = row["something_else"] + row["cut_off"]
-    right = row["counts"] - row["errors"] - unread
+    n_unread = row["something_else"] + row["cut_off"]
+    right = row["counts"] - row["errors"] - n_unread
     first = "none" if pd.isna(row["first_error"]) else f"n = {row['first_error']}"
     text = (
         f"{row['dtype']}: predicted impossible where the pair is hidden: {row['impossible_status']}. Measured: {right} of "
-        f"{row['counts']} answers right, {unread} without a number; first wrong number: {first}."
+        f"{row['counts']} answers right, {n_unread} without a number; first wrong number: {first}."
     )
     if row["pairs_hidden"]:
         text += (

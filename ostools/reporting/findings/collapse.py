@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ostools.ground.words import number, ratio
 from ostools.measure import Collapse
@@ -89,7 +88,7 @@ def tails(result: Collapse) -> Frame:
     pair = main_pair(result)
     frame = vectors_at(result.measured(), "y")
     frame = frame[(frame["pair"] == pair) & (frame["dtype"] != "float64")]
-    exact: Any = result.reference
+    exact: Frame = result.reference
     start = frame["length"].quantile(0.75)
     exact = exact[(exact["pair"] == pair) & (exact["site"] == "y") & (exact["length"] >= start)]
     medians = exact.groupby(["weights", "length"])["distance"].mean().groupby("weights").median()

@@ -67,16 +67,16 @@ def _greatest_effect(row: dict[Any, Any], frame: Any) -> str:
     rows = frame[(frame["quantity"] == row["quantity"]) & (frame["target"] == row["largest"])]
     for column in ("task", "length", "seed"):
         rows = rows[rows[column].isna() if pd.isna(row[column]) else rows[column] == row[column]]
-    greatest, moved, rank = rows.iloc[0], row["moved"], row["spearman"]
+    greatest, n_moved, rank = rows.iloc[0], row["moved"], row["spearman"]
     text = (
         f"{QUANTITY_WORDS[row['quantity']]}{_where(row)}: {greatest['value']:.4g} with nothing taken out; the greatest real "
         f"effect is that of {row['largest']}, {greatest['effect']:+.3g} (predicted {greatest['predicted_effect']:+.3g})"
     )
-    if not moved:
+    if not n_moved:
         return f"{text}. The parts do not have any effect."
-    signs, near = round(row["same_sign"] * moved), round(row["within_factor_2"] * moved)
+    signs, near = round(row["same_sign"] * n_moved), round(row["within_factor_2"] * n_moved)
     correlation = "" if rank != rank else f", rank correlation {rank:.2f}"
-    return f"{text}. First order has {signs} of {moved} signs right, {near} within a factor of 2{correlation}."
+    return f"{text}. First order has {signs} of {n_moved} signs right, {near} within a factor of 2{correlation}."
 
 
 # --- faithfulness
@@ -128,7 +128,7 @@ def _area(result: Faithfulness, way: str, name: str) -> str:
 
 def contrast_words(result: PositionEffect) -> list[str]:
     """For each source, the outer thirds' norm over the middle third's, with 95% intervals."""
-    rows: Any = result.contrasts.set_index("source")
+    rows: Frame = result.contrasts.set_index("source")
     return [
         f"{subject}: first third {_times(rows.loc[source], 'start')}, last third {_times(rows.loc[source], 'end')}."
         for source, subject in _SUBJECTS.items()
@@ -167,7 +167,7 @@ def _learnt(row: Row) -> str:
 def patching_findings(result: Patching) -> list[str]:
     """Where the answer is carried in each direction, whether the two runs have the two answers, and whether first order may be
     believed."""
-    table: Any = result.frame
+    table: Frame = result.frame
     table, what = table[table["quantity"] != "log_probability"], result.provenance.parameters["what"]
     logit = patched_logit(table)
     sentences = []

@@ -39,10 +39,10 @@ def _which_token(read_at: Mapping[str, Any]) -> str:
     tokens = " or ".join(_quoted(token) for token in read_at["tokens"][:_FAVOURITES])
     (shortest, first), (longest, last) = read_at["places"]
     places = f"position {first} at n = {shortest}" + (f", {last} at n = {longest}" if longest != shortest else "")
-    return f"y is that of {where}: {tokens} ({places}), {_asked(read_at)}."
+    return f"y is that of {where}: {tokens} ({places}), {_how_asked(read_at)}."
 
 
-def _asked(read_at: Mapping[str, Any]) -> str:
+def _how_asked(read_at: Mapping[str, Any]) -> str:
     chat = "in the chat template" if read_at["chat"] else "in plain text"
     if read_at["position"] != ANSWER:
         return chat
@@ -63,8 +63,8 @@ def _predicted(read_at: Mapping[str, Any], next_tokens: Sequence[str], unit: str
         words = f"The next token here is a number at {answers.total()} of {total} {unit}"
         words += f", most often {_quoted(favourite)}, at {often}"
     else:
-        named = ", ".join(f"{_quoted(token)} at {count}" for token, count in counts.most_common(_FAVOURITES))
-        words = f"The next token here is {named} of {total} {unit}"
+        frequent_tokens = ", ".join(f"{_quoted(token)} at {count}" for token, count in counts.most_common(_FAVOURITES))
+        words = f"The next token here is {frequent_tokens} of {total} {unit}"
     if read_at["position"] == LAST_ITEM:
         return f"{words}: the rest of the prompt follows, and no answer is read."
     return f"{words}." if answers else f"{words}: no answer is read."

@@ -57,17 +57,17 @@ def failure_stage_findings(result: FailureStage) -> list[str]:
     frame, dtype = frame_of(result), str(result.provenance.parameters["dtypes"][0])
     mitigations = [str(name) for name in frame["mitigation"].unique()]
     first = mitigations[0]
-    under = "" if first == NONE else f" under {first}"
+    under_it = "" if first == NONE else f" under {first}"
     rows = frame[frame["mitigation"] == first]
     probes = result.probes if first == NONE else result.under.get(first)
     undecodable = f" {UNDECODABLE_WORDS}" if (rows["verdict"] == UNDECODABLE).any() else ""
-    verdicts = " ".join(f"{name}{under}: {_verdicts(group)}." for name, group in rows.groupby("dtype", sort=False))
+    verdicts = " ".join(f"{name}{under_it}: {_verdicts(group)}." for name, group in rows.groupby("dtype", sort=False))
     of_dtype = f"{dtype}: " if frame["dtype"].nunique() > 1 else ""
     sentences = [f"{of_dtype}{error_verdict(result).sentence}"] if first == NONE and len(result.answers) else []
     sentences += [_answer_counts(result, dtype, first)] if len(result.answers) else []  # rows of a sweep have none
     sentences.append(f"{verdicts}{undecodable}")
     if probes is not None and len(probes.frame):
-        sentences.append(" ".join([_best(probes, dtype, under), *_steps(probes, dtype, under)]))
+        sentences.append(" ".join([_best(probes, dtype, under_it), *_steps(probes, dtype, under_it)]))
     if first == NONE and len(mitigations) > 1:
         sentences.append(" ".join(mitigation_changes(result, name) for name in mitigations[1:]))
     return sentences
@@ -156,7 +156,7 @@ def _at(row: Row) -> str:
     return f"at v^({row['layer']})" if row["site"] == "residual" else f"at {row['site']}"
 
 
-def _best(probes: Decodability, dtype: str, under: str = "") -> str:
+def _best(probes: Decodability, dtype: str, under_it: str = "") -> str:
     """The place where the probe is right most often, its share right by test, and those of its controls."""
     best, _ = best_probe(probes, dtype)
     frame = frame_of(probes)
@@ -168,17 +168,17 @@ def _best(probes: Decodability, dtype: str, under: str = "") -> str:
         probe, shares = rows.loc["none"], rows.drop(index="none")["accuracy"].to_dict()
         length = frame[(frame["site"] == "length") & (frame["test"] == test)]["accuracy"]
         shares |= {"length alone": length.iloc[0]} if len(length) else {}
-        beside = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+        controls = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
         has_interval = probe["high"] - probe["low"] < 1  # of 0% to 100% nothing is known
         interval = (
             f"[{probe['low']:.0%}, {probe['high']:.0%}]" if has_interval else "(too few to say within what interval)"
         )
         where = f"{probe['accuracy']:.0%} right on {_LENGTHS[test]} {interval}"
-        tests.append(f"{where} ({beside})" if beside else where)
-    return f"{dtype}{under}: {best['finding']}. The probe is right most often {_at(best)}: {'; '.join(tests)}."
+        tests.append(f"{where} ({controls})" if controls else where)
+    return f"{dtype}{under_it}: {best['finding']}. The probe is right most often {_at(best)}: {'; '.join(tests)}."
 
 
-def _steps(result: Decodability, dtype: str, under: str = "") -> list[str]:
+def _steps(result: Decodability, dtype: str, under_it: str = "") -> list[str]:
     """The sublayer with the largest step up, of those whose interval is above 0; and the largest down."""
     table: Frame = result.steps
     rows = table[(table["dtype"] == dtype) & (table["test"] == table["test"].iloc[0])]
@@ -189,7 +189,7 @@ def _steps(result: Decodability, dtype: str, under: str = "") -> list[str]:
             final = row["sublayer"] == "final norm"
             name = "the final norm" if final else f"the {row['sublayer']} of block {row['block']}"
             sentences.append(
-                f"{dtype}{under}: the share that is decoded {words} most at {name}, from {row['before']:.0%} before it to "
+                f"{dtype}{under_it}: the share that is decoded {words} most at {name}, from {row['before']:.0%} before it to "
                 f"{row['behind']:.0%} after it."
             )
     return sentences

@@ -4,8 +4,6 @@ untrained models, a logit's parts, spectra.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ostools.ground.words import number
@@ -23,6 +21,9 @@ from ostools.measure.prompts import of_text
 from ostools.reporting.findings import MOST, first_few
 from ostools.reporting.findings.sensitivity import NORMS, named_token, shape_findings
 from ostools.results import Frame, Row, frame_of
+
+_CHANGED = 3
+"""So many of the tokens that changed most are named."""
 
 
 def profile_findings(result: Profile) -> list[str]:
@@ -88,7 +89,7 @@ def attention_baselines_findings(result: AttentionBaselines) -> list[str]:
 
 def head_scores_findings(result: HeadScores) -> list[str]:
     """How many heads look at the first token, and the head that looks the most at the previous one."""
-    summary: Any = result.summary
+    summary: Frame = result.summary
     sinks = int((summary["first_token"] > SINK).sum())
     best: Row = summary.loc[summary["previous_token"].idxmax()]
     return [
@@ -108,21 +109,21 @@ def attribution_findings(result: Attribution) -> list[str]:
     if parameters["soft_cap"] is not None:
         sum_of = f"{total:.4g} before the soft-cap, the logit, {float(parameters['logit_value']):.4g}, after it"
     largest: Row = rows.loc[values.abs().idxmax()]
-    held = "Patterns, norm scales and activations are held as they are on this prompt. A part is not a cause."
+    held_words = "Patterns, norm scales and activations are held as they are on this prompt. A part is not a cause."
     if not parameters["complete"]:
-        held = (
+        held_words = (
             f"A part is the {parameters['linearisation']} gradient times the token's embedding. Such parts do not add up "
             "to the logit: the remainder is what is missing. A part is not a cause."
         )
     return [
         f"Tokens together {values.sum():+.4g}, {table['part'].iloc[-1]} {last_part:+.4g}: {sum_of}.",
         f"The largest part is that of {named_token(largest)}: {largest['contribution']:+.4g}.",
-        held,
+        held_words,
     ]
 
 
 def change_findings(result: Change) -> list[str]:
-    """The median ratio of each source, then what differs between the two results and which tokens have no ratio."""
+    """The median ratio of each source, the tokens that changed most, what differs, and which tokens have no ratio."""
     table, summary = frame_of(result), result.summary
     rows: Frame = summary[(summary["layer"] == summary["layer"].min()) & (summary["last"] == summary["last"].max())]
     ratios = [
@@ -139,10 +140,21 @@ def change_findings(result: Change) -> list[str]:
     }
     missing = [f"{words}: {count}" for words, count in counts.items() if count]
     return [
-        *first_few(ratios, MOST - 2),
+        *first_few(ratios, MOST - 3),
+        *_changed_most(table, rows),
         f"The two differ in: {differ}.",
         *([f"No ratio: {'; '.join(missing)}."] if missing else []),
     ]
+
+
+def _changed_most(table: Frame, summary: Frame) -> list[str]:
+    """The three tokens with the ratio furthest from 1, of the first source and norm of the summary; none without a ratio."""
+    keys = ["source", "norm", "layer", "last"]
+    first = summary[keys].iloc[0]
+    rows = table[(table[keys] == first).all(axis=1) & (table["ratio"] > 0)]
+    order = np.log(rows["ratio"].astype(float)).abs().sort_values(ascending=False, kind="stable").index[:_CHANGED]
+    words = [f"{named_token(row)} ×{number(float(row['ratio']))}" for _, row in rows.loc[order].iterrows()]
+    return [f"Changed most ({first['source']}, {NORMS[str(first['norm'])]}): {', '.join(words)}."] if words else []
 
 
 def untrained_findings(result: UntrainedBaselines) -> list[str]:
@@ -163,7 +175,7 @@ def untrained_findings(result: UntrainedBaselines) -> list[str]:
 
 def spectra_findings(result: Spectra) -> list[str]:
     """How much of the last token's mass the whole product of patterns puts on the first token, and the rate (B.6, B.7)."""
-    depth: Any = result.depth
+    depth: Frame = result.depth
     rows = depth[depth["blocks"] == depth["blocks"].max()].to_dict("records")
     sentences = [
         f"{row['matrix']}: after all {int(row['blocks'])} blocks the product of the mean patterns puts "
@@ -176,7 +188,7 @@ def spectra_findings(result: Spectra) -> list[str]:
 
 def attention_variation_findings(result: AttentionVariation) -> list[str]:
     """The bound of Theorem B.3's proof at the first layer, at the shortest and at the longest length."""
-    table: Any = result.over_heads()
+    table: Frame = result.over_heads()
     rows = table[table["layer"] == table["layer"].min()].groupby("length")["total"].mean()
     return [
         f"Layer {int(table['layer'].min())}, mean over heads: δ + own weight, the proof's bound for values of norm 1, is "

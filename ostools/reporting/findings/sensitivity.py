@@ -31,7 +31,7 @@ LOOSE = 3.0
 NORMS = {"operator": "operator norm", "frobenius": "Frobenius norm"}
 _DEFECT = "A certified bound that fails is a defect of this software or of the run: please report it"
 
-_NAMED = 5
+_MOST_NAMED = 5
 """Tokens near another choice of experts that a sentence names."""
 
 
@@ -88,20 +88,20 @@ def _expert_findings(profiles: Mapping[str, Frame], result: Sensitivity) -> list
     accounts = [run["experts"] for run in parameters.get("runs", {}).values() if "experts" in run]
     if not accounts:
         return []
-    held = "Experts: the derivative holds every router's choice as it is at this prompt"
+    held_as = "Experts: the derivative holds every router's choice as it is at this prompt"
     nearest, near = accounts[0]["nearest"], accounts[0]["within_rounding"]
     if nearest is None:
-        return [f"{held}. How near a token is to another choice is not measured: no torch.topk makes it."]
+        return [f"{held_as}. How near a token is to another choice is not measured: no torch.topk makes it."]
     rows = next(iter(profiles.values())).set_index("position", drop=False)
     sentences = [
-        f"{held}. Nearest to another choice is {named_token(rows.loc[nearest['position']])} at block {nearest['block']}: the "
-        f"scores of the last expert chosen and of the next differ by {number(nearest['margin'])} of their size."
+        f"{held_as}. Nearest to another choice is {named_token(rows.loc[nearest['position']])} at block {nearest['block']}: "
+        f"the scores of the last expert chosen and of the next differ by {number(nearest['margin'])} of their size."
     ]
     if near:
-        named = ", ".join(named_token(rows.loc[position]) for position in near[:_NAMED])
-        more = f" and {len(near) - _NAMED} more" if len(near) > _NAMED else ""
+        tokens = ", ".join(named_token(rows.loc[position]) for position in near[:_MOST_NAMED])
+        more = f" and {len(near) - _MOST_NAMED} more" if len(near) > _MOST_NAMED else ""
         sentences.append(
-            f"Within rounding of another choice of experts: {named}{more}. Another order of additions may choose otherwise "
+            f"Within rounding of another choice of experts: {tokens}{more}. Another order of additions may choose otherwise "
             "there, and give another derivative."
         )
     return sentences

@@ -171,8 +171,8 @@ def block(
     fields |= {"findings": sentences, "more": [*fields.get("more", ()), *detail]}
     try:
         words = f"{caption}. {' '.join(sentences[:2])}".strip()  # for who hears the page: the finding and its numbers
-        drawn = result.plot() if chart is None else chart(result)
-        return Part(figure=Figure(name, drawn, caption, words, " ".join(sentences)), **fields)
+        chart_drawn = result.plot() if chart is None else chart(result)
+        return Part(figure=Figure(name, chart_drawn, caption, words, " ".join(sentences)), **fields)
     except (InputError, LookupError, ValueError) as error:
         fields["notes"] = [f"{caption} could not be drawn: {reason_of(error)}", *fields.get("notes", ())]
         return Part(**fields)

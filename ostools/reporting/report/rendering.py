@@ -137,8 +137,8 @@ def _missing(measured: Measurements, sections: Mapping[str, Section]) -> list[st
     sentences = []
     for name in measured.provenance.parameters.get("sections", ()):
         reasons = [omission.reason for omission in measured.left_out if omission.section == name]
-        answered = sections[name].headlines or SECTIONS[name].verdict is None if name in sections else False
-        if reasons and not answered:
+        has_answer = sections[name].headlines or SECTIONS[name].verdict is None if name in sections else False
+        if reasons and not has_answer:
             more = f" ({len(reasons) - 1} more below)" if len(reasons) > 1 else ""
             sentences.append(f"There is no finding on {SECTIONS[name].nav.lower()}. The reason: {reasons[0]}{more}.")
     return sentences
@@ -146,13 +146,13 @@ def _missing(measured: Measurements, sections: Mapping[str, Section]) -> list[st
 
 def verdicts(measured: Measurements) -> list[StripField]:
     """A field for each question, in the report's order; what was left for another time stands with its command."""
-    tried = {*measured.provenance.parameters.get("sections", ())} - {
+    measured_names = {*measured.provenance.parameters.get("sections", ())} - {
         omission.section for omission in measured.left_out if "--sections" in omission.reason
     }
     fields = [section.verdict(measured) for section in SECTIONS.values() if section.verdict is not None]
     return [
         replace(field, rule=f"{field.rule} `ostools report --sections {field.section}` tests it")
-        if field.state == UNTESTED and field.section not in tried
+        if field.state == UNTESTED and field.section not in measured_names
         else field
         for field in fields
     ]

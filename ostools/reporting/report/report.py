@@ -166,9 +166,9 @@ def measure(
     ids, shape = tuple(prompt.ids.tolist()), Shape.of(model)
     plan = _plan(shape, len(ids), lengths, sections, quick)
     names = [name for name in SECTIONS if sections is None or name in sections]
-    asked = {"lengths": lengths, "sections": names} | ({"quick": True} if quick else {})
+    settings = {"lengths": lengths, "sections": names} | ({"quick": True} if quick else {})
     measured = Measurements(
-        Provenance.collect(model, ids, measurement="report", **asked),
+        Provenance.collect(model, ids, measurement="report", **settings),
         "".join(prompt.tokens) if prompt.text is None else prompt.text,
         prompt.tokens,
     )

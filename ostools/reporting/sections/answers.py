@@ -101,24 +101,22 @@ EVALUATE = ReportSection(
 
 
 def _measure_study(run: Run) -> None:
-    run.measured.study = run.measure("mitigations", 20, lambda part: _study(run, part))
-
-
-def _study(run: Run, progress: Progress | None) -> Study:
     """The study, on the task that `task_with_room` names."""
-    unmitigated = run.measured.evaluations or [
-        evaluate(run.model, name, **run.plan.extent.answers) for name in extent.EVALUATION
-    ]
-    return study(
-        run.model,
-        task_with_room(unmitigated),
-        mitigations=extent.MITIGATIONS,
-        lengths=extent.STUDY_LENGTHS,
-        seeds=run.plan.extent.study_seeds,
-        measures=run.plan.extent.study_measures,
-        dtypes=(),
-        progress=progress,
-    )
+
+    def measured(progress: Progress | None) -> Study:
+        unmitigated = run.measured.evaluations or [
+            evaluate(run.model, name, **run.plan.extent.answers) for name in extent.EVALUATION
+        ]
+        lengths = extent.STUDY_LENGTHS
+        options = _study_options(run.plan)
+        return study(run.model, task_with_room(unmitigated), lengths=lengths, dtypes=(), progress=progress, **options)
+
+    run.measured.study = run.measure("mitigations", 20, measured)
+
+
+def _study_options(plan: Plan) -> dict[str, Any]:
+    of_size = {"seeds": plan.extent.study_seeds, "measures": plan.extent.study_measures}
+    return {"mitigations": extent.MITIGATIONS, **of_size}
 
 
 def task_with_room(unmitigated: Sequence[Evaluation]) -> str:
@@ -148,8 +146,7 @@ def task_with_room(unmitigated: Sequence[Evaluation]) -> str:
 
 
 def _study_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
-    options: dict[str, Any] = {"mitigations": extent.MITIGATIONS, "seeds": plan.extent.study_seeds}
-    options["measures"] = plan.extent.study_measures
+    options = _study_options(plan)
     studies = [study_memory(model, name, extent.STUDY_LENGTHS, **options) for name in extent.EVALUATION]
     return [*_answers_memory(model, plan), *studies]
 
@@ -206,7 +203,8 @@ def _measure_failure_stage(run: Run) -> None:
     def measured(progress: Progress | None) -> FailureStage:
         task, about = extent.FAILURE_STAGE_TASK, {**options, "progress": progress}
         return run.beside_untrained(
-            "failure-stage", lambda both: failure_stage(run.model, task, random_weights=both, **about)
+            "failure-stage",
+            lambda with_untrained: failure_stage(run.model, task, random_weights=with_untrained, **about),
         )
 
     run.measured.failure_stage = run.measure("failure-stage", 12, measured)
@@ -220,8 +218,10 @@ def _failure_stage_options(plan: Plan, dtype: str) -> dict[str, Any]:
 
 def _failure_stage_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
     task, options = extent.FAILURE_STAGE_TASK, _failure_stage_options(plan, str(model.dtype))
-    both, alone = (failure_stage_memory(model, task, random_weights=twin, **options) for twin in (True, False))
-    yield plan.beside_untrained(model, alone, both)
+    with_untrained, alone = (
+        failure_stage_memory(model, task, random_weights=twin, **options) for twin in (True, False)
+    )
+    yield plan.beside_untrained(model, alone, with_untrained)
 
 
 def _failure_stage_parts(measured: Measurements) -> list[Part]:

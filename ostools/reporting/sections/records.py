@@ -84,10 +84,10 @@ class Plan:
     pos: int
     extent: Extent
 
-    def beside_untrained(self, model: Unloaded, alone: int, both: int) -> int:
+    def beside_untrained(self, model: Unloaded, alone: int, both_bytes: int) -> int:
         """Of two forecasts the one that `Run.beside_untrained` will come to; of a GPU's memory nothing is asked here."""
-        lacks_room = model.kind == "cpu" and both > free_memory().bytes - model.held_bytes
-        return both if self.extent.untrained and not lacks_room else alone
+        lacks_room = model.kind == "cpu" and both_bytes > free_memory().bytes - model.held_bytes
+        return both_bytes if self.extent.untrained and not lacks_room else alone
 
 
 @dataclass

@@ -213,7 +213,9 @@ def _position(run: Run, progress: Progress | None) -> PositionEffect:
     extent = run.plan.extent
     options: Any = {"passages": extent.passages, "tokens": PASSAGE_TOKENS, "method": "sketch", "progress": progress}
     options["cotangents"] = extent.cotangents
-    return run.beside_untrained("position", lambda both: position_effect(run.model, untrained=both, **options))
+    return run.beside_untrained(
+        "position", lambda with_untrained: position_effect(run.model, untrained=with_untrained, **options)
+    )
 
 
 def _position_memory(model: Unloaded, plan: Plan) -> Iterable[int]:

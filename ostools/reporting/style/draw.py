@@ -85,8 +85,10 @@ def figure(rows: Sequence[Sequence[Any]], title: str, notes: str | Sequence[str]
 def _has_zeros(chart: Any) -> bool:
     parts = [part for kind in ("layer", "hconcat", "vconcat", "concat") for part in chart._kwds.get(kind, ()) or ()]
     filters = chart._kwds.get("transform")
-    own = filters is not alt.Undefined and any(getattr(part, "filter", None) == "datum.zero" for part in filters or ())
-    return own or any(map(_has_zeros, parts))
+    has_filter = filters is not alt.Undefined and any(
+        getattr(part, "filter", None) == "datum.zero" for part in filters or ()
+    )
+    return has_filter or any(map(_has_zeros, parts))
 
 
 def in_rows(panels: Sequence[Any], columns: int) -> list[Sequence[Any]]:
@@ -123,18 +125,18 @@ def hue(field: str, names: Mapping[str, str] | Iterable[str], **legend: Any) -> 
     legend: its properties; it has no title unless it is given one, and `legend=None` leaves it out.
     """
     looks = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
-    named = dict(zip(looks, theme.colours(list(looks.values())), strict=True))
-    colours = [look if look.startswith("#") else named[name] for name, look in looks.items()]
+    colour_by_name = dict(zip(looks, theme.colours(list(looks.values())), strict=True))
+    colours = [look if look.startswith("#") else colour_by_name[name] for name, look in looks.items()]
     options: dict[str, Any] = {"title": None} | legend
-    drawn = None if options.pop("legend", True) is None else alt.Legend(**options)
-    return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(looks), range=colours), legend=drawn)
+    legend_object = None if options.pop("legend", True) is None else alt.Legend(**options)
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(looks), range=colours), legend=legend_object)
 
 
 def layer_hue(last: int, **legend: Any) -> alt.Color:
     """The colour of each layer from 0 to `last`, from green through blue to red; about seven have their names."""
     looks: dict[str, Any] = {"title": "layer", "orient": "right", "type": "symbol", "columns": 1, "format": "d"}
-    drawn = alt.Legend(values=axes.whole_ticks(0, last), **(looks | legend))
-    return alt.Color("layer:Q", scale=alt.Scale(domain=[0, max(last, 1)], range=theme.ordered(7)), legend=drawn)
+    legend_object = alt.Legend(values=axes.whole_ticks(0, last), **(looks | legend))
+    return alt.Color("layer:Q", scale=alt.Scale(domain=[0, max(last, 1)], range=theme.ordered(7)), legend=legend_object)
 
 
 def dashes(

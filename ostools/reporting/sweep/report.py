@@ -118,9 +118,14 @@ def _cells(sweep: Reading) -> Table:
         grouped.setdefault((key.measurement, key.task, key.model), []).append(cell)
     rows = []
     for key, cells in grouped.items():
-        asked = [cell.keyed_cell.cell for cell in cells]
-        values = [dict.fromkeys(str(getattr(cell, name)) for cell in asked) for name in ("dtype", "mitigation", "seed")]
-        lengths, states = sorted({*chain(*(cell.lengths for cell in asked))}), Counter(cell.state for cell in cells)
+        sweep_cells = [cell.keyed_cell.cell for cell in cells]
+        values = [
+            dict.fromkeys(str(getattr(cell, name)) for cell in sweep_cells) for name in ("dtype", "mitigation", "seed")
+        ]
+        lengths, states = (
+            sorted({*chain(*(cell.lengths for cell in sweep_cells))}),
+            Counter(cell.state for cell in cells),
+        )
         rows.append([*key, *map(", ".join, values), runs(lengths), *(str(states[state]) for state in STATES)])
     columns = ["measurement", "task", "model", "dtypes", "mitigations", "seeds", "lengths"]
     return Table("Cells, by what was asked", [*columns, *STATES], rows)

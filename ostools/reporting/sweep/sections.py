@@ -228,9 +228,11 @@ def _over_prompts(comparisons: Sequence[Comparison], task: str) -> Table:
 
 def _holds(column: Any) -> str:
     """Number of prompts; those that an estimate cannot decide are counted apart."""
-    decided = column.dropna().astype(bool)
-    undecided = len(column) - len(decided)
-    return f"{int(decided.sum())} of {len(decided)} prompts" + (f", {undecided} undecided" if undecided else "")
+    decided_holds = column.dropna().astype(bool)
+    undecided = len(column) - len(decided_holds)
+    return f"{int(decided_holds.sum())} of {len(decided_holds)} prompts" + (
+        f", {undecided} undecided" if undecided else ""
+    )
 
 
 # --- what each measurement shows

@@ -12,7 +12,7 @@ from ostools.measure.ablation.ablation import Ablation
 from ostools.reporting.findings.effects import QUANTITY_WORDS
 from ostools.reporting.forms import bars, layers_by
 from ostools.reporting.style import axes, draw, theme
-from ostools.results import Frame
+from ostools.results import Chart, Frame
 
 _QUANTITIES = {
     "frobenius_norm": "||J|| (Frobenius) of the tokens that carry the answer",
@@ -25,9 +25,9 @@ _NUMBERED = 64  # more cells than that get no number
 _SIDE = 230
 
 
-def ablation_chart(result: Ablation) -> Any:
+def ablation_chart(result: Ablation) -> Chart:
     """A row a quantity: left predicted against real with the diagonal, right the real effects, mean over the prompts."""
-    frame: Any = result.frame
+    frame: Frame = result.frame
     rows = [
         _quantity_row(frame[frame["quantity"] == quantity], words)
         for quantity, words in _QUANTITIES.items()

@@ -10,14 +10,14 @@ from ostools.measure.profiles.position_effect import MODEL, SHUFFLED, THIRDS, UN
 from ostools.reporting.findings.effects import contrast_words
 from ostools.reporting.forms import BAND, curve, log_rows
 from ostools.reporting.style import axes, draw
-from ostools.results import Frame, frame_of
+from ostools.results import Chart, Frame, frame_of
 
 NAMES = {MODEL: "the model", UNTRAINED: "untrained (same architecture)", SHUFFLED: "the model, tokens shuffled"}
 _HUES = {MODEL: "full", UNTRAINED: "none", SHUFFLED: "frozen"}
 _POSITION_WIDTH, _POSITION_HEIGHT = 620, 260
 
 
-def position_chart(result: PositionEffect) -> Any:
+def position_chart(result: PositionEffect) -> Chart:
     """Geometric mean over passages and rotations of each norm over its passage's middle third; the band is the 95% interval."""
     titles = (
         "position in the text (each token stands once in every third)",
@@ -46,7 +46,7 @@ def position_curves(result: PositionEffect) -> Frame:
     """One row a source and position: value (a ratio to the middle third of the same passage), low, high (95% over passages)."""
     from scipy.special import stdtrit
 
-    table: Any = frame_of(result)
+    table: Frame = frame_of(result)
     table = table.assign(log=np.log10(table["norm"].to_numpy(dtype=float)))
     keys = ["source", "passage"]
     middle = table[table["third"] == THIRDS[1]].groupby(keys, sort=False)["log"].mean().rename("middle")

@@ -13,7 +13,7 @@ from ostools.measure.study.study import Study
 from ostools.measure.study.verdicts import HELPS, HURTS, LARGER, NO_EFFECT, SMALLER, UNDECIDED, bound
 from ostools.reporting.forms import bars, looks_by_name
 from ostools.reporting.style import axes, draw, theme
-from ostools.results import Frame
+from ostools.results import Chart, Frame
 
 _FOREST_WIDTH, _FOREST_ROW = 250, 24
 _FOREST_COLUMNS = 3
@@ -38,7 +38,7 @@ _ENDS = ("value", "low", "high", "verdict_low", "verdict_high")
 _GREY = theme.colour("float64")
 
 
-def study_chart(result: Study) -> Any:
+def study_chart(result: Study) -> Chart:
     """Thick: the interval at the study's level; thin: the wider one that its verdict is read from; 0, or x1, is no effect.
 
     Ratios stand on a log axis; one to what is below its own rounding is a bound, with that word and no interval. A mitigation
@@ -72,9 +72,9 @@ def _subtitle(result: Study) -> list[str]:
 def _rows(result: Study) -> Frame:
     """One row a mark: effects as they are drawn (points, or factors), their intervals, and what the verdict says of them."""
     order = list(_TITLES)
-    effects: Any = result.effects
+    effects: Frame = result.effects
     effects = effects.sort_values("quantity", key=lambda names: names.map(order.index), kind="stable")
-    verdict_table: Any = result.verdicts.set_index("mitigation")
+    verdict_table: Frame = result.verdicts.set_index("mitigation")
     limits = [bound(row) for row in effects.to_dict("records")]
     scale = np.where(effects["quantity"] == "correct", 100.0, 1.0)
     rows = effects[["mitigation", "quantity", "dtype", "scale", "reason", "pairs", "inactive", "lengths"]].copy()
