@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_lens.model_bridge import TransformerBridge
+from PIL import Image
 
 import ostools as ost
 from benchmarks.scale import write_page
+from ostools.ground.lens import TransformerBridge
 from ostools.results import write_atomically
 from scripts.embedded import header, row
 
@@ -141,6 +142,8 @@ def measure(name: str) -> None:
     if name == SMOL and not PICTURE.is_file():
         model = model or ost.load_model(name, dtype="float32", device="cpu")
         patched(model, TEXTS).plot().save(PICTURE)
+        picture = Image.open(PICTURE).convert("RGB")
+        picture.resize((picture.width // 2, picture.height // 2), Image.Resampling.LANCZOS).save(PICTURE, optimize=True)
 
 
 def gap_table() -> Iterator[str]:

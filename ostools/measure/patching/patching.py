@@ -89,7 +89,7 @@ class Patching(Result):
         return pd.DataFrame(rows).astype({"believed": "boolean"})
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.patching import patching_chart
+        from ostools.reporting.charts.effects.patching import patching_chart
 
         return patching_chart(self)
 

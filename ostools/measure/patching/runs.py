@@ -30,7 +30,7 @@ from ostools.measure.passes.contexts import run_from
 
 What = Literal["residual", "attention-out", "mlp-out", "heads", "edges"]
 EDGES, HEADS, RESIDUAL = "edges", "heads", "residual"
-SITES: Mapping[str, str] = {
+SITES: Mapping[What, str] = {
     RESIDUAL: "residual_pre",
     "attention-out": "attention_output",
     "mlp-out": "mlp_output",
@@ -73,7 +73,7 @@ class Patcher:
     """
 
     model: TransformerBridge
-    what: str
+    what: What
     answer: tuple[int, ...]
     shared: int
     size: int

@@ -69,7 +69,7 @@ def patching_chart(result: Patching) -> Chart:
     return draw.figure(
         [panels] if beside else [[panel] for panel in panels],
         title,
-        [*result.findings()[: len(directions)], *notes],
+        [result.findings()[len(directions)], *notes],
         spacing=26,
         between=18,
         color="shared",
