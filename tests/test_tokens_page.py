@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,8 @@ def test_the_page_says_what_is_stored_so_far(monkeypatch: pytest.MonkeyPatch, tm
     result = script.distances("embedded")
     assert result is not None
     assert set(result.frame["source"]) == {"text", "shuffled", "untrained"}
-    (row,) = result.laws[(result.laws["source"] == "text") & (result.laws["from_distance"] == 0)].to_dict("records")
+    laws: Any = result.laws
+    (row,) = laws[(laws["source"] == "text") & (laws["from_distance"] == 0)].to_dict("records")
     assert "| embedded | text | 3 | " in page
     assert script.rate(row) in page
     squashing = script.squashing("embedded")
@@ -32,4 +34,4 @@ def test_the_page_says_what_is_stored_so_far(monkeypatch: pytest.MonkeyPatch, tm
     assert len(squashing) == int(ost.load_model("embedded").cfg.n_layers)
     assert all(sentence in page for sentence in script.growth_findings(script.stored("embedded", "rounding")))
     for what in ("distance", "states", "rounding"):
-        assert (tmp_path / f"tokens-{what}-embedded.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / f"tokens-{what}.png").read_bytes().startswith(b"\x89PNG")
