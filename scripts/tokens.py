@@ -268,20 +268,21 @@ def plan_table(names: list[str]) -> tuple[list[str], list[list[str]]]:
 
 
 def readings(results: dict[str, InfluenceByDistance]) -> list[str]:
-    """Of each text whether its p is a published one, and of its controls whether they have a p."""
+    """Of each text whether its p agrees with the published one, as far as its interval says; and of its controls theirs."""
     sentences = []
     for name, result in results.items():
         laws: Any = result.laws[result.laws["from_distance"] == 0].set_index("source")
-        p = float(laws.loc["text", "p"])
-        place = (
-            "left open" if np.isnan(p) else f"{p:.2f}, {'inside' if LOW <= p <= HIGH else 'outside'} {LOW} to {HIGH}"
-        )
-        controls = "; ".join(
-            f"{source}: {'no p' if np.isnan(row['p']) else rate(row.to_dict())}"
-            for source, row in laws.drop(index="text").iterrows()
-        )
-        sentences.append(f"{name}: p is {place}." + (f" {controls[0].upper()}{controls[1:]}." if controls else ""))
+        controls = "; ".join(f"{source}: {rate(row.to_dict())}" for source, row in laws.drop(index="text").iterrows())
+        said = f" {controls[0].upper()}{controls[1:]}." if controls else ""
+        sentences.append(f"{name}: p is {agreement(laws.loc['text'].to_dict())}.{said}")
     return sentences
+
+
+def agreement(law: dict[str, Any]) -> str:
+    if np.isnan(law["p"]) or np.isnan(law["low"]):
+        return f"{rate(law)}, without an interval over texts: whether it is the published one is not shown"
+    reaches = law["low"] <= HIGH and law["high"] >= LOW
+    return f"{rate(law)}: {'not told from' if reaches else 'not'} the published {LOW} to {HIGH}"
 
 
 def picture(what: str, results: dict[str, Any]) -> str:
