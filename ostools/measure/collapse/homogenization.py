@@ -62,7 +62,7 @@ class TokenHomogenization(Result):
     )
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.all_tokens import homogenization_chart
+        from ostools.reporting.charts.effects.all_tokens import homogenization_chart
 
         return homogenization_chart(self)
 

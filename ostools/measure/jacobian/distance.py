@@ -78,7 +78,7 @@ class InfluenceByDistance(Result):
         return pd.DataFrame(columns).reset_index().sort_values(["source", "distance"], ignore_index=True)
 
     def chart(self) -> Chart:
-        from ostools.reporting.charts.all_tokens import distance_chart
+        from ostools.reporting.charts.effects.all_tokens import distance_chart
 
         return distance_chart(self)
 

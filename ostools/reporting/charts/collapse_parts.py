@@ -12,8 +12,8 @@ from ostools.ground.errors import InputError
 from ostools.measure.collapse.result import Collapse
 from ostools.measure.collapse.verdicts import NORM_WORDS, PIECES, Reading
 from ostools.measure.passes.precisions import Precision
-from ostools.reporting.charts.all_tokens import growth_chart
 from ostools.reporting.charts.collapse import PAIRS, collapse_chart
+from ostools.reporting.charts.effects.all_tokens import growth_chart
 from ostools.reporting.findings.collapse import main_pair, overflow_sentence, vectors_at
 from ostools.reporting.forms import curve, gradient, heat, log_rows, panel_grid
 from ostools.reporting.style import axes, draw

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ostools.ground.words import number
 from ostools.measure.collapse.homogenization import MODEL, UNTRAINED, TokenHomogenization
@@ -91,14 +92,11 @@ def growth_findings(result: Collapse) -> list[str]:
         means: Frame = rows.groupby("layer")[["noise", "pair_noise", "float64_distance", "mean", "relative"]].mean()
         apart: Frame = means[means["float64_distance"] > 0]
         share = apart["noise"] * apart["relative"] / apart["mean"]
-        hidden = [str(layer) for layer in apart[apart["pair_noise"] > apart["float64_distance"]].index]
-        overtaken = (
-            f"above the pair's distance at layers {', '.join(hidden)}"
-            if hidden
-            else "below the pair's distance at every layer"
-        )
+        hidden: Any = apart.index[apart["pair_noise"] > apart["float64_distance"]]
+        side = f"above it at {len(hidden)} of {len(apart)}, first at {hidden[0]}" if len(hidden) else "below it at each"
         sentences.append(
             f"{dtype}, {int(table['length'].iloc[0])} items: the noise in v is {number(share.iloc[0])} of ||v^(l)|| at layer "
-            f"{share.index[0]} and {number(share.iloc[-1])} at layer {share.index[-1]}; that of the difference is {overtaken}."
+            f"{share.index[0]} and {number(share.iloc[-1])} at layer {share.index[-1]}; that of the difference, held "
+            f"against the pair's distance at {len(apart)} layers, is {side}."
         )
     return sentences

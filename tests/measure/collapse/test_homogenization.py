@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,3 +104,16 @@ def test_refusals() -> None:
         ost.token_homogenization(model, Prompt.from_ids(model, [2, 40]))
     with pytest.raises(InputError, match="expected a model without edits"), hooks.ablate_heads(model, [(0, 1)]):
         ost.token_homogenization(model, prompt, untrained=True)
+
+
+def test_the_findings_name_the_valley_and_the_sink_where_it_is_known() -> None:
+    model = tiny_model("llama", **TINY)
+    pattern = torch.eye(N) * 0.5
+    pattern[:, 0] += 0.5
+    with hooks.replace_pattern(model, pattern.expand(1, 4, N, N)):
+        result = ost.token_homogenization(model, Prompt.from_ids(model, IDS))
+    said = result.findings()
+    assert said[0].startswith("Of 10 tokens the entropy is least at layer ")
+    assert said[2].startswith("In block 0, 100% of the heads put more than 0.3")
+    unknown = replace(result, frame=result.frame.assign(sink_rate=np.nan))
+    assert unknown.findings() == said[:2]

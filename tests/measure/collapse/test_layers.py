@@ -15,6 +15,7 @@ from ostools.measure.collapse.collapse import collapse
 from ostools.measure.collapse.result import as_rows, from_rows
 from ostools.mitigations import Mitigation, SlidingWindow
 from ostools.models import encode, view_in
+from ostools.reporting.findings.all_tokens import growth_findings
 from tests.checkpoints import TEXT_FAMILIES, Family, make_model, tiny_model
 from tests.measure.collapse.test_collapse import select
 from tests.sets import quick
@@ -133,3 +134,14 @@ def test_the_noise_of_once_is_one_rounding_of_v0_carried_through_the_layers() ->
     for layer, (plain, moved) in enumerate(zip(*streams, strict=True)):
         assert rows.loc[layer, "noise"] == pytest.approx(float((plain - moved)[0, -1].norm()), rel=1e-2)
     assert rows["noise"].iloc[0] > 0
+
+
+def test_the_growth_of_a_rounding_is_said_of_the_longest_length() -> None:
+    model = tiny_model("gemma", seed=2, n_layers=3)
+    found = collapse(model, "figure-5a", lengths=[2, 5], dtypes=["bfloat16-once"], layers="all")
+    (sentence,) = growth_findings(found)
+    assert sentence.startswith("bfloat16-once, 5 items: the noise in v is ")
+    rows: Any = select(found.frame, site="residual", per="vector", norm="l2", length=5).set_index("layer").loc[1:]
+    hidden = int((rows["pair_noise"] > rows["float64_distance"]).sum())
+    assert f"at 3 layers, is {'below it at each' if not hidden else f'above it at {hidden} of 3'}" in sentence
+    assert found.chart().title.subtitle == [sentence]

@@ -175,3 +175,12 @@ def test_a_shuffled_sensitivity_is_that_of_the_shuffled_tokens() -> None:
     question = ost.tasks.questions("count-ones", lengths=[3])[0]
     with pytest.raises(InputError, match="shuffled: expected a text, found a task's question"):
         ost.sensitivity(model, question, shuffled=3)
+
+
+def test_the_findings_say_the_law_or_that_there_is_none() -> None:
+    said = made(0.8, 2, 0.0, gamma=0.01).findings()
+    assert said[1].startswith("Fitted law: 0.01 + 0.99 (r + 1)^-p with p = 0.80; without the token itself p = 0.80.")
+    assert not any(sentence.startswith("Controls") for sentence in said)
+    model = tiny_model("llama", seed=2, **TINY)
+    short = ost.influence_by_distance(model, Prompt.from_ids(model, IDS), queries=2).findings()
+    assert short == ["No p: over 6 distances the verdict on the law is: too few."]

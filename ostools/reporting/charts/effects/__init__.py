@@ -1,1 +1,1 @@
-"""Charts of what taking parts out, mitigations and positions do."""
+"""Charts of what taking parts out, mitigations, positions, distances and layers do."""
