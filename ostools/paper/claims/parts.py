@@ -109,7 +109,9 @@ def _over_squashing(model: TransformerBridge, options: dict[str, Any], progress:
         results[f"measured-{seed}"] = measured
         results[f"paths-{seed}"] = replace(paths, provenance=replace(paths.provenance, parameters=parameters))
         if seed == 0:
-            results["spectra"] = ost.measure.spectra(model, task_prompt.prompt, measured=measured, powers=options["powers"])
+            results["spectra"] = ost.measure.spectra(
+                model, task_prompt.prompt, measured=measured, powers=options["powers"]
+            )
     return results
 
 
