@@ -26,7 +26,7 @@ from ostools.reporting.findings.all_tokens import growth_findings
 from ostools.reporting.style.notebook import picture_of
 from ostools.results import write_atomically
 from ostools.theory.profiles import rank_correlation
-from ostools.theory.statistics.intervals import spearman_interval
+from ostools.theory.statistics.intervals import fewest_at, spearman_interval
 
 ROOT = Path(__file__).parents[1]
 STORE = ROOT / "artefacts" / "tokens"
@@ -49,7 +49,7 @@ class Plan:
 
 PLANS = {
     "gemma-3-270m": Plan(),
-    "smollm2-135m-instruct": Plan(),
+    "smollm2-135m-instruct": Plan(long=6),
     "qwen2.5-coder-1.5b-instruct": Plan(3, 48, 2, 2, 0, untrained=False),
 }
 LENGTHS = (8, 128)
@@ -281,6 +281,8 @@ def readings(results: dict[str, InfluenceByDistance]) -> list[str]:
 def agreement(law: dict[str, Any]) -> str:
     if np.isnan(law["p"]) or np.isnan(law["low"]):
         return f"{rate(law)}, without an interval over texts: whether it is the published one is not shown"
+    if law["texts"] < fewest_at(0.95):
+        return f"{rate(law)}, of {law['texts']} texts: too few to say whether it is the published one"
     reaches = law["low"] <= HIGH and law["high"] >= LOW
     return f"{rate(law)}: {'not told from' if reaches else 'not'} the published {LOW} to {HIGH}"
 
