@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformer_lens import patching as lens
 from transformer_lens.model_bridge import TransformerBridge
+from transformers import AutoModelForCausalLM
 
 import ostools as ost
 from ostools import hooks, tasks
@@ -22,7 +23,9 @@ from ostools.hooks.sites import points
 from ostools.measure.patching import patching as patching_module
 from ostools.measure.patching.runs import SITES
 from ostools.models import Prompt
+from ostools.models.files.sources import EMBEDDED_DIRECTORY
 from tests.checkpoints import TEXT_FAMILIES, Family, tiny_model
+from tests.measure.patching.plain_loop import patched_logits
 from tests.sets import quick
 
 CLEAN, CORRUPT = [2, 40, 50, 60, 61, 70], [2, 40, 51, 60, 61, 70]
@@ -206,52 +209,20 @@ def test_windows_and_sets_are_patched_together() -> None:
     assert row["patched"] == pytest.approx(float(logits[7] - logits[9]), abs=1e-5)
 
 
-HF_PARTS = {"attention-out": "self_attn", "mlp-out": "mlp"}
-
-
-def hugging_face_loop(
-    model: TransformerBridge, clean: Prompt, corrupt: Prompt, what: str, layer: int, place: int
-) -> Tensor:
-    """The corrupt run's last logits with the clean run's part put in, by PyTorch's hooks on Hugging Face's own modules."""
-    original: Any = model.original_model
-    block = original.model.layers[layer]
-    module = block if what == "residual" else getattr(block, HF_PARTS[what])
-    seen: list[Tensor] = []
-
-    def first(value: Any) -> Tensor:
-        return value[0] if isinstance(value, tuple) else value
-
-    def put(value: Any) -> Any:
-        new = first(value).clone()
-        new[0, place] = seen[0][0, place]
-        return (new, *value[1:]) if isinstance(value, tuple) else new
-
-    if what == "residual":
-        note = module.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
-    else:
-        note = module.register_forward_hook(lambda _, args, out: seen.append(first(out).clone()))
-    with torch.no_grad():
-        original(clean.ids[None])
-        note.remove()
-        if what == "residual":
-            edit = module.register_forward_pre_hook(lambda _, args: put(args))
-        else:
-            edit = module.register_forward_hook(lambda _, args, out: put(out))
-        logits = original(corrupt.ids[None]).logits[0, -1]
-    edit.remove()
-    return logits
-
-
-@pytest.mark.parametrize("what", ["residual", *HF_PARTS])
-def test_against_a_loop_over_hugging_face_hooks_on_the_embedded_model(embedded: TransformerBridge, what: Any) -> None:
+@pytest.mark.parametrize("what", ["residual", "attention-out", "mlp-out", "heads", "edges"])
+def test_against_a_loop_over_hooks_on_transformers_own_model(embedded: TransformerBridge, what: Any) -> None:
+    plain = AutoModelForCausalLM.from_pretrained(EMBEDDED_DIRECTORY, attn_implementation="eager")
     question = tasks.questions("count-ones-bernoulli", lengths=[6])[0]
-    result = ost.patch(embedded, question, what=what, layers=[1, 2], positions=[15, 20, 58], first_order=False)
-    ids = [result.provenance.token_ids, result.provenance.parameters["corrupt_ids"]]
-    prompts = pair(embedded, *ids)
+    places = range(int(embedded.cfg.n_heads)) if what == "heads" else (15, 20, 58)
+    options: dict[str, Any] = {} if what == "heads" else {"positions": list(places)}
+    result = ost.patch(embedded, question, what=what, layers=[1, 2], first_order=False, **options)
+    clean: Any = result.provenance.token_ids
+    corrupt = result.provenance.parameters["corrupt_ids"]
     answer, other = result.provenance.parameters["logit_ids"]
-    rows: Any = result.frame.query("direction == 'denoising' and quantity == 'logit_difference'")
+    rows: Any = result.frame.query("direction != 'noising' and quantity == 'logit_difference'")
     for row in rows.itertuples():
-        logits = hugging_face_loop(embedded, *prompts, what, row.layer, row.position)
+        place = row.head if what == "heads" else row.position
+        logits = patched_logits(plain, clean, corrupt, what, row.layer, place)
         assert row.patched == pytest.approx(float(logits[answer] - logits[other]), abs=1e-4)
 
 
