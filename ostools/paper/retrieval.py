@@ -116,15 +116,15 @@ def retrieval(
     estimated) sensitivity for each position and seed. The answers cost little beside it.
     """
     seed_list, places = checked_seeds(seeds), _checked_positions(positions, length)
-    tables, answered = [], None
+    tables, evaluation = [], None
     for place in places:
         task = RetrieveTask(position=place, records=records)
         prompts = [ost.measure.render_prompt(model, task, length, seed=seed, **encoding) for seed in seed_list]
         chosen = "chat" if prompts[0].chat else "zero-shot"
-        answered = ost.evaluate(model, task, lengths=[length], seeds=seed_list, elicitation=chosen, **encoding)
-        rows: Any = answered.frame[_OF_ANSWERS]
-        asked = zip(rows["answer"], rows["seed"], strict=True)
-        named = [task.named_answer(answer, task.items(length, seed)) for answer, seed in asked]
+        evaluation = ost.evaluate(model, task, lengths=[length], seeds=seed_list, elicitation=chosen, **encoding)
+        rows: Any = evaluation.frame[_OF_ANSWERS]
+        pairs = zip(rows["answer"], rows["seed"], strict=True)
+        named = [task.named_answer(answer, task.items(length, seed)) for answer, seed in pairs]
         norms = []
         for prompt in prompts:
             norms.append(_norms(model, prompt, linearisation, method))
@@ -133,7 +133,7 @@ def retrieval(
     frame: Any = pd.concat(tables).sort_values("seed", kind="stable", ignore_index=True)
     norm = known_norm(frame["method"])
     frame = frame.rename(columns={f"{norm}_mean": "sensitivity_mean", f"{norm}_others": "sensitivity_others"})
-    how = {} if answered is None else answered.provenance.parameters
+    how = {} if evaluation is None else evaluation.provenance.parameters
     parameters = {name: value for name, value in how.items() if name not in _OF_ONE_TASK}
     parameters |= {"positions": places, "length": length, "seeds": seed_list, "records": records}
     parameters |= {"linearisation": linearisation, "norm": norm, "method": method, "measurement": "retrieval"}
@@ -153,11 +153,11 @@ def _norms(
     """Mean norms of the wanted record's tokens, and of the text's other tokens; an operator norm where it is measured."""
     profile: Any = ost.sensitivity(model, task_prompt.prompt, linearisations=(linearisation,), method=method).frame
     carriers = list(ost.measure.carrier_positions(model, task_prompt))
-    beside: Any = ost.measure.of_text(profile.drop(index=profile.index[carriers]))
+    unwanted: Any = ost.measure.of_text(profile.drop(index=profile.index[carriers]))
     row: dict[str, Any] = {"carriers": len(carriers), "method": str(profile["method"].iloc[0])}
     for norm in ("operator", "frobenius"):
         values = profile[f"{norm}_norm"].to_numpy()[carriers]
-        row |= {f"{norm}_mean": float(values.mean()), f"{norm}_others": float(beside[f"{norm}_norm"].mean())}
+        row |= {f"{norm}_mean": float(values.mean()), f"{norm}_others": float(unwanted[f"{norm}_norm"].mean())}
     return row
 
 

@@ -104,37 +104,24 @@ def windows(
     """
     form = ost.tasks.task(task)
     length_list, seed_list = checked_lengths(lengths), seeds_of(form, seeds)
-    counts = sorted({*length_list, *(n + 1 for n in length_list)})
-    questions = {
-        (n, seed): ost.measure.render_prompt(model, form, n, seed=seed, **encoding)
-        for n in counts
-        for seed in seed_list
-    }
-    longest = max(questions[n, seed].tokens for n in length_list for seed in seed_list)
+    questions = _questions(model, form, {*length_list, *(n + 1 for n in length_list)}, seed_list, encoding)
+    longest = max(question.tokens for (n, _), question in questions.items() if n in length_list)
     in_chat = next(iter(questions.values())).chat
     if windows is None:
         sizes = list(spread_lengths(2, max(longest - 1, 3), MOST))
     else:
         sizes = sorted(whole_numbers("windows", windows, 1, example="range(2, 65)"))
-    sliding = {size: ost.mitigations.SlidingWindow(size, layers, sinks) for size in sizes}
+    sliding: dict[int | None, Any] = {size: ost.mitigations.SlidingWindow(size, layers, sinks) for size in sizes}
     # Tried on every number of tokens before anything is measured: a layer that is not there is refused first.
-    by_tokens = {question.tokens: question.prompt.ids for question in questions.values()}
-    acting = {
-        size: {tokens for tokens, ids in by_tokens.items() if ost.mitigations.acts(model, window, ids)}
-        for size, window in sliding.items()
-    }
+    acting = {size: _acting(model, window, questions) for size, window in sliding.items()}
     options: dict[str, Any] = {"lengths": length_list, "seeds": seed_list, **encoding}
     options["elicitation"] = "chat" if in_chat else "zero-shot"
     tables = []
     for index, size in enumerate((None, *sizes)):
-        steps = (
-            part_of(progress, 2 * index + half, 2 * index + half + 1, 2 + 2 * len(sizes), units=100) for half in (0, 1)
-        )
-        table, read_at = _measured(model, form, sliding[size] if size else None, position, options, *steps)
-        for row, (n, seed) in enumerate(table[["length", "seed"]].itertuples(index=False)):
-            if size is not None and questions[n + 1, seed].tokens in acting[size]:
-                table.loc[row, "status"] = "active"
-        tables.append(table.assign(window=size))
+        size_progress = part_of(progress, index, index + 1, 1 + len(sizes), units=100)
+        table, read_at = _measured(model, form, sliding.get(size), position, options, size_progress)
+        longer = [(n + 1, seed) in acting.get(size, ()) for n, seed in zip(table["length"], table["seed"], strict=True)]
+        tables.append(table.assign(window=size, status=table["status"].mask(longer, "active")))
     frame: Any = pd.concat(tables, ignore_index=True).astype({"window": "Int64", "correct": "boolean"})[list(_COLUMNS)]
     settings: dict[str, Any] = {"lengths": length_list, "seeds": seed_list, "chat": in_chat, "windows": sizes}
     settings |= {"layers": layers, "sinks": sinks, "longest_prompt": longest, "read_at": read_at}
@@ -144,20 +131,39 @@ def windows(
     return WindowStudy(frame, provenance, summarise(frame))
 
 
+def _questions(
+    model: TransformerBridge, form: Task, counts: Iterable[int], seeds: Sequence[int], encoding: EncodingOptions
+) -> dict[tuple[int, int], ost.measure.TaskPrompt]:
+    """The question of each length and seed."""
+    keys = [(n, seed) for n in sorted(counts) for seed in seeds]
+    return {(n, seed): ost.measure.render_prompt(model, form, n, seed=seed, **encoding) for n, seed in keys}
+
+
+def _acting(
+    model: TransformerBridge,
+    window: ost.mitigations.Mitigation,
+    questions: dict[tuple[int, int], ost.measure.TaskPrompt],
+) -> set[tuple[int, int]]:
+    """The questions, by length and seed, of which the window changes a logit; tried once for each number of tokens."""
+    by_tokens = {question.tokens: question.prompt.ids for question in questions.values()}
+    acts = {tokens: ost.mitigations.acts(model, window, ids) for tokens, ids in by_tokens.items()}
+    return {key for key, question in questions.items() if acts[question.tokens]}
+
+
 def _measured(
     model: TransformerBridge,
     form: Task,
     window: ost.mitigations.Mitigation | None,
     position: Position | None,
     options: dict[str, Any],
-    of_answers: Progress | None,
-    of_distances: Progress | None,
+    progress: Progress | None,
 ) -> tuple[pd.DataFrame, Any]:
     """Answers and float64 distances of every question under one window, a row each, and where the distances were read."""
+    halves = [part_of(progress, half, half + 1, 2, units=100) for half in (0, 1)]
     # Without worked examples: a window is compared on one prompt.
-    answers: Any = ost.evaluate(model, form, mitigation=window, progress=of_answers, **options).frame
+    answers: Any = ost.evaluate(model, form, mitigation=window, progress=halves[0], **options).frame
     encoding = {name: value for name, value in options.items() if name != "elicitation"}
-    how: dict[str, Any] = {"dtypes": ["float64"], "mitigation": window, "position": position, "progress": of_distances}
+    how: dict[str, Any] = {"dtypes": ["float64"], "mitigation": window, "position": position, "progress": halves[1]}
     pairs = ost.collapse(model, form, **how, **encoding)
     distances = ost.measure.reference_at_y(pairs.reference)[["length", "seed", "distance", "rounding"]]
     table = answers[_OF_ANSWERS].merge(distances, on=["length", "seed"], validate="one_to_one")

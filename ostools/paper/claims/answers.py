@@ -12,7 +12,7 @@ from ostools.ground.words import number
 from ostools.paper.behaviour import PANELS, TASKS
 from ostools.paper.claims.claim import (
     LEVEL,
-    Claim,
+    PaperClaim,
     ResultsByPart,
     UntestedError,
     Verdict,
@@ -22,8 +22,8 @@ from ostools.paper.claims.claim import (
 )
 from ostools.results import Frame
 
-_copying = partial(Claim, needs=("figure-2",), figures=(2,))
-_counting = partial(Claim, needs=("figure-3",), figures=(3, 6))
+_copying = partial(PaperClaim, needs=("figure-2",), figures=(2,))
+_counting = partial(PaperClaim, needs=("figure-3",), figures=(3, 6))
 
 QUESTION = ["length", "seed"]
 _DIGITS = ("with the first digit", "with the last digit")
@@ -177,12 +177,12 @@ def hundred_is_commonest(results: ResultsByPart) -> Verdict:
     if bool((answers["error"] == 0).all()):
         raise UntestedError("every answer is right, so none is a favourite")
     counts = numbers.value_counts()
-    others = counts.drop(HUNDRED, errors="ignore")
-    hundreds, next_count = int(counts.get(HUNDRED, 0)), int(others.max()) if len(others) else 0
+    next_counts = counts.drop(HUNDRED, errors="ignore")
+    hundreds, next_count = int(counts.get(HUNDRED, 0)), int(next_counts.max()) if len(next_counts) else 0
     right = int((answers["key"].astype(float) == HUNDRED).sum())
     sentence = f"{hundreds} of {len(numbers)} answers with a number are 100, which is the right answer {right} times"
-    if len(others):
-        sentence += f"; the commonest other number is {int(others.idxmax())}, answered {next_count} times"
+    if len(next_counts):
+        sentence += f"; the commonest other number is {int(next_counts.idxmax())}, answered {next_count} times"
     return decide(hundreds >= 2 * max(next_count, 1) and hundreds > right, sentence)
 
 
@@ -230,7 +230,7 @@ CLAIMS = (
         f"agrees if more of the same questions are right with zeros and ones in turn than with ones. {_TESTED}",
         lambda results: _panel_helps(results, "c", "with zeros and ones in turn"),
     ),
-    Claim(
+    PaperClaim(
         "deteriorates-with-length",
         "Section 3.2, Figure 3 (Figure 6)",
         "It is clear that the performance rapidly deteriorates with the sequence length.",
@@ -266,7 +266,7 @@ CLAIMS = (
         f"{FEWEST_LENGTHS} lengths with one, over all lengths.",
         lower_near_hundred,
     ),
-    Claim(
+    PaperClaim(
         "100-is-commonest",
         "Section 3.2, Figure 4 (Figure 7)",
         "100 is by far the most common response",

@@ -44,7 +44,7 @@ Judge: TypeAlias = Callable[[ResultsByPart], Verdict]
 
 
 @dataclass(frozen=True)
-class Claim:
+class PaperClaim:
     """One claim of the paper.
 
     id: its name here. place: where it stands. words: the paper's own, exactly. rule: when it agrees, in words. judge: the same

@@ -10,10 +10,10 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.paper.claims import answers, collapse, squashing, statements
-from ostools.paper.claims.claim import OUTCOMES, Claim, ResultsByPart
+from ostools.paper.claims.claim import OUTCOMES, PaperClaim, ResultsByPart
 from ostools.results import Chart, Frame, Result, frame_of
 
-CLAIMS: tuple[Claim, ...] = (
+CLAIMS: tuple[PaperClaim, ...] = (
     *answers.CLAIMS,
     *collapse.CLAIMS,
     *statements.SYNTHETIC,
@@ -57,7 +57,7 @@ class Reproduction(Result):
         return reproduction_findings(self)
 
 
-def chosen_claims(figures: Iterable[int] | None = None) -> list[Claim]:
+def chosen_claims(figures: Iterable[int] | None = None) -> list[PaperClaim]:
     """All claims, or those of some figures. Raises `InputError` for a number that is no figure with a claim."""
     if figures is None:
         return list(CLAIMS)
@@ -72,7 +72,7 @@ def chosen_claims(figures: Iterable[int] | None = None) -> list[Claim]:
     return [claim for claim in CLAIMS if set(claim.figures) & set(numbers)]
 
 
-def judged(claims: Iterable[Claim], results: ResultsByPart, refused: Mapping[str, str]) -> pd.DataFrame:
+def judged(claims: Iterable[PaperClaim], results: ResultsByPart, refused: Mapping[str, str]) -> pd.DataFrame:
     """Table of `COLUMNS`, a row a claim. `refused`: why a part was not measured."""
     rows = []
     for claim in claims:

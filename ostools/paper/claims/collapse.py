@@ -11,7 +11,7 @@ import numpy as np
 from ostools.ground.words import number
 from ostools.paper.claims.claim import (
     FIT_FROM,
-    Claim,
+    PaperClaim,
     ResultsByPart,
     UntestedError,
     Verdict,
@@ -23,8 +23,8 @@ from ostools.paper.claims.claim import (
 from ostools.paper.claims.parts import ATTENTION, LAYERS
 from ostools.results import Frame
 
-_figure_5 = partial(Claim, needs=("figure-5",), figures=(5,))
-_induction = partial(Claim, needs=(ATTENTION,))
+_figure_5 = partial(PaperClaim, needs=("figure-5",), figures=(5,))
+_induction = partial(PaperClaim, needs=(ATTENTION,))
 
 LOW = "bfloat16"
 """The precision that the paper names ("i.e. bf16"), in which the collapse is judged."""
@@ -296,7 +296,7 @@ INDUCTION = (
         f"agrees if the weight alpha*_(n+1,n+1) of the repeated token on itself, the mean over heads, {_FALLS}, {_ALL}",
         lambda results: _attention_vanishes(results, "own"),
     ),
-    Claim(
+    PaperClaim(
         "induction-on-layers",
         _PROOF,
         "The result then follows via a simple inductive approach on the layers.",

@@ -18,7 +18,7 @@ from ostools.ground.whole_numbers import parse_lengths
 from ostools.measure import Unloaded
 from ostools.mitigations import Hint, Separator
 from ostools.paper import behaviour
-from ostools.paper.claims.claim import Claim
+from ostools.paper.claims.claim import PaperClaim
 from ostools.paper.figure5 import figure_5, figure_5_memory
 from ostools.paper.forecast import bytes_of
 from ostools.paper.lemmas import lemma_checks
@@ -211,7 +211,7 @@ _PARTS = (
 PARTS: dict[str, ClaimPart] = {part.name: part for part in _PARTS}
 
 
-def parts_of(claims: Sequence[Claim]) -> list[ClaimPart]:
+def parts_of(claims: Sequence[PaperClaim]) -> list[ClaimPart]:
     """The parts that these claims need, in the order of `PARTS`."""
     needed = {name for claim in claims for name in claim.needs}
     return [part for part in PARTS.values() if part.name in needed]

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from ostools.ground.words import number
-from ostools.paper.claims.claim import Claim, ResultsByPart, UntestedError, Verdict, above_zero, decide
+from ostools.paper.claims.claim import PaperClaim, ResultsByPart, UntestedError, Verdict, above_zero, decide
 from ostools.paper.claims.parts import CERTIFIED, EQUATION_4, OVER_SQUASHING, PRINTED
 from ostools.theory.profiles import rank_correlation
 
-_section_5 = partial(Claim, needs=(OVER_SQUASHING,))
-_u_shape = partial(Claim, needs=("retrieval",))
+_section_5 = partial(PaperClaim, needs=(OVER_SQUASHING,))
+_u_shape = partial(PaperClaim, needs=("retrieval",))
 
 ROUNDING = 1e-4
 """Relative: measured norms are float32."""

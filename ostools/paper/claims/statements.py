@@ -7,7 +7,15 @@ from functools import partial
 import numpy as np
 
 from ostools.ground.words import number
-from ostools.paper.claims.claim import FIT_FROM, Claim, ResultsByPart, UntestedError, Verdict, decide, log_log_slopes
+from ostools.paper.claims.claim import (
+    FIT_FROM,
+    PaperClaim,
+    ResultsByPart,
+    UntestedError,
+    Verdict,
+    decide,
+    log_log_slopes,
+)
 from ostools.paper.lemmas import ALL_HYPOTHESES
 from ostools.theory.statistics.fits import fit_decay, over_seeds
 
@@ -74,14 +82,14 @@ def _lemma_holds(name: str, results: ResultsByPart, left_out: str = "") -> Verdi
     return decide(passed == len(stated) and counter.empty, sentence)
 
 
-def _lemma(name: str, place: str, words: str, reading: str = "", left_out: str = "") -> Claim:
+def _lemma(name: str, place: str, words: str, reading: str = "", left_out: str = "") -> PaperClaim:
     rule = (
         "agrees if every check of the statement under its hypotheses holds on numbers (drawn ones and worst cases). "
         f"Numbers do not prove it.{reading}"
     )
     judge = partial(_lemma_holds, name, left_out=left_out)
     proved = "it is a statement about numbers, with a proof and without a model"
-    return Claim(f"lemma-{name}", place, words, rule, judge, ("lemmas",), construction=proved)
+    return PaperClaim(f"lemma-{name}", place, words, rule, judge, ("lemmas",), construction=proved)
 
 
 def counting_impossible(results: ResultsByPart) -> Verdict:
@@ -119,7 +127,7 @@ def _remedy(results: ResultsByPart, mitigation: str, about: str) -> Verdict:
 
 
 SYNTHETIC = (
-    Claim(
+    PaperClaim(
         "synthetic-converges",
         "Appendix C.3, Figure 8",
         "We see how also for sinusoidal PEs with key, queries, and values randomly sampled, the convergence still occurs.",
@@ -130,7 +138,7 @@ SYNTHETIC = (
         needs=("figure-8",),
         figures=(8,),
     ),
-    Claim(
+    PaperClaim(
         "total-variation-decays",
         "Appendix C.3, Figure 9",
         "It is clear how the total variation decays with length, in accordance with Lemma B.2.",
@@ -181,7 +189,7 @@ CLAIMS = (
         "Section 6, Proposition 6.1 (B.9)",
         "A Transformer without positional encodings and a causal attention mechanism is immediately unable to count.",
     ),
-    Claim(
+    PaperClaim(
         "counting-impossible",
         "Section 6, Corollary 6.2",
         "Counting in certain situations becomes impossible due to representational collapse.",
@@ -196,7 +204,7 @@ CLAIMS = (
         "Appendix B.3, Corollary B.10",
         "at least one sequence will be given the wrong count for large enough finite n",
     ),
-    Claim(
+    PaperClaim(
         "tokens-keep-distant",
         "Section 4, A simple solution",
         "introduce additional tokens throughout the sequence to help keep the representations distant",
@@ -205,7 +213,7 @@ CLAIMS = (
         lambda results: _remedy(results, "separator", "collapse"),
         needs=("remedies",),
     ),
-    Claim(
+    PaperClaim(
         "affected-by-prompting",
         "Section 3.1, on drawn digits",
         "seems to be affected by the prompting",
