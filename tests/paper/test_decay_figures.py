@@ -113,11 +113,7 @@ def test_figure_8_of_gaussian_vectors_is_section_2s_formula_run_twice(block: str
 
 
 @pytest.mark.parametrize("block", ["post-ln", "pre-ln"])
-<<<<<<< HEAD
 def test_what_positions_are_added_to_decides_whether_figure_8_converges(block: Block) -> None:
-=======
-def test_what_positions_are_added_to_decides_whether_figure_8_converges(block: Any) -> None:
->>>>>>> h3-door
     """C.3: "the convergence still occurs". It does where they stay out of the stream; added to it they keep tokens apart."""
     found = ost.paper.figure_8(spread_lengths(16, 1024, 25), range(3), block=block)
     fits: Any = found.fits.set_index(["reading", "quantity"])
