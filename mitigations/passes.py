@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ostools.ground.errors import nearest
-from ostools.ground.names import UPCAST_PARTS, UpcastPart
+from ostools.ground.names import UPCAST_PARTS
 from ostools.mitigations.base import Mitigation, MitigationError, require_whole
 
 if TYPE_CHECKING:  # torch and TransformerLens take seconds, and a name with its options needs none of them
@@ -215,7 +215,7 @@ class Upcast(Mitigation):
     Raises `MitigationError` for an unknown part and for an empty list; on a model, for what `hooks.upcast` refuses.
     """
 
-    parts: Sequence[UpcastPart] = UPCAST_PARTS
+    parts: Sequence[str] = UPCAST_PARTS
 
     def __post_init__(self) -> None:
         if not isinstance(self.parts, str | Sequence):
@@ -232,7 +232,8 @@ class Upcast(Mitigation):
         from ostools import hooks
 
         dtypes = {parameter.dtype for parameter in model.parameters()}
-        return hooks.upcast(model, self.parts) if dtypes & set(hooks.SIXTEEN_BITS) else nullcontext()
+        parts: Any = self.parts  # checked in __post_init__
+        return hooks.upcast(model, parts) if dtypes & set(hooks.SIXTEEN_BITS) else nullcontext()
 
     def verify(self, record: Mapping[str, Any]) -> None:
         """Raise `MitigationError` if attention is upcast and a pattern is in 16 bits (of a model that rounds its scores)."""

@@ -304,7 +304,7 @@ def _kind(hint: Any) -> dict[str, Any]:
         return {"kind": "prompt", **several, **({"question": True} if Question in classes else {})}
     if items == {int}:
         return {"kind": "numbers", **words}
-    if Sequence in map(typing.get_origin, items):
+    if Sequence in {typing.get_origin(item) for item in items}:
         return {"kind": "places", "many": True}
     plain = ((bool, "flag"), (Path, "path"), (float, "number"), (int, "text" if str in classes else "whole"))
     kind = next((kind for type_, kind in plain if type_ in classes), "names" if items == {str} else "text")

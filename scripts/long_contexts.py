@@ -83,7 +83,7 @@ def measure_sensitivity(name: str, text: Path) -> None:
         pieces,
         lengths=LENGTHS[name],
         method="sketch",
-        out=folder,
+        cells=folder,
         progress=note_peak,
     )
 

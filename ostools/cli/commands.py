@@ -125,7 +125,8 @@ def _imported(target: str) -> Any:
 
 
 def _read_command(stored: Mapping[str, Any]) -> Command:
-    return Command(**_read_lists(stored) | {"parameters": tuple(map(_read_parameter, stored.get("parameters", ())))})
+    fields: dict[str, Any] = _read_lists(stored)
+    return Command(**{**fields, "parameters": tuple(map(_read_parameter, stored.get("parameters", ())))})
 
 
 def _read_parameter(stored: Mapping[str, Any]) -> Parameter:

@@ -28,7 +28,7 @@ from ostools.models.precision.scores import is_eager
 from ostools.models.precision.torch_state import default_torch_state
 
 Kind = Literal["initialised", "shuffled", "embeddings-kept"]
-KINDS: tuple[str, ...] = get_args(Kind)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 _DRAWS = frozenset({torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default})
 _PIECE = 1 << 20
 _BEFORE_BLOCKS = ("embed", "pos_embed", "embed_ln")

@@ -168,7 +168,7 @@ def _foreign(model: TransformerBridge, ids: Tensor, change: Change) -> Iterator[
         handle.remove()
 
 
-def _part(change: Change) -> str:
+def _part(change: Change) -> Any:
     return ("attention", "mlp", "both")[int(10 * change.amount) % 3]
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -34,7 +34,7 @@ ABOUT_WORDS: dict[str, str] = {
     "collapse": "distance of the pair",
     "sensitivity": "sensitivity",
 }
-ABOUT = tuple(ABOUT_WORDS)
+ABOUT: tuple[About, ...] = get_args(About)
 """Quantities that a verdict is given on."""
 RESAMPLES = 20_000
 

@@ -52,7 +52,7 @@ def test_a_stored_part_equals_a_pass_under_the_rounding_hook(name: str) -> None:
 
 
 @pytest.mark.parametrize("format", quick(["bfloat16", "int4"], "bfloat16"))
-def test_stored_weights_shift_y_but_make_no_noise(format: str) -> None:
+def test_stored_weights_shift_y_but_make_no_noise(format: Any) -> None:
     """The noise is that of running in float32 whatever the weights; the shift is that of the weights alone."""
     model = tiny_model("llama", seed=2)
     found = collapse(model, "figure-5c", lengths=[6], dtypes=["float32", f"{format}-weights"])

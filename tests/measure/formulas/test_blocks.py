@@ -50,7 +50,7 @@ class Held:
     final_jacobian: Tensor  # d y_n / d v_n^(L), scale held
     beta_3: float
 
-    def values(self, variant: str, mlp_norm: str = "svd") -> np.ndarray:
+    def values(self, variant: str, mlp_norm: Any = "svd") -> np.ndarray:
         return ost.bounds(self.model, self.prompt, variants=variant, mlp_norm=mlp_norm).frame["value"].to_numpy()
 
 

@@ -144,7 +144,8 @@ def test_a_figure_takes_the_answers_to_its_own_prompts_alone(tmp_path: Path) -> 
         paper.figure_2(hosted, [3, 4])
     with pytest.raises(InputError, match="leave it out"):
         paper.figure_2(hosted, [3], chat=True)
-    for number, seeds, words in ((5, None, "2, 3, 4, 6, 7"), (2, (1,), "no seeds")):
+    cases: Any = ((5, None, "2, 3, 4, 6, 7"), (2, (1,), "no seeds"))
+    for number, seeds, words in cases:
         with pytest.raises(InputError, match=words):
             paper.figure_prompts(number, [3], seeds)
 

@@ -113,7 +113,7 @@ def test_experts_are_refused_where_activations_are_held() -> None:
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt2"])
 @pytest.mark.parametrize("linearisation", ["detached", "full"])
-def test_the_parts_of_a_contrast_are_the_differences_of_the_parts(family: str, linearisation: str) -> None:
+def test_the_parts_of_a_contrast_are_the_differences_of_the_parts(family: str, linearisation: Any) -> None:
     """Linear, before a soft-cap and with biases; the value is the difference of the model's own two logits, after it."""
     model = tiny_model(family, seed=3, dtype=torch.float64)
     prompt = Prompt.from_ids(model, IDS)

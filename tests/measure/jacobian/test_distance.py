@@ -15,6 +15,7 @@ from ostools.ground.errors import InputError
 from ostools.measure.jacobian import distance
 from ostools.measure.jacobian.distance import InfluenceByDistance
 from ostools.models import Prompt
+from ostools.results import Provenance
 from tests.checkpoints import tiny_model
 
 TINY: dict[str, Any] = {"d_model": 16, "d_mlp": 24}
@@ -103,7 +104,7 @@ def made(p: float, texts: int, noise: float, *, gamma: float = 0.0, seed: int = 
             norm = 3.0 * (gamma + (1 - gamma) * (r + 1.0) ** -rate)
             columns = {"prompt": text + 1, "source": "text", "query": query, "position": query - r, "distance": r}
             rows.append(pd.DataFrame(columns | {"norm": norm}))
-    return InfluenceByDistance.of(pd.concat(rows, ignore_index=True), ost.results.Provenance.without_model())
+    return InfluenceByDistance.of(pd.concat(rows, ignore_index=True), Provenance.without_model())
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.01])

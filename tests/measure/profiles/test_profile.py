@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_where_there_is_nothing_to_test_the_verdict_says_so(values: np.ndarray, 
 def test_refusals() -> None:
     measured = made_sensitivity({"full": [1.0, 2.0]})
     with pytest.raises(InputError, match="did you mean 'frobenius'"):
-        ost.profile(measured, norm="frobenious")
+        ost.profile(measured, norm=cast(Any, "frobenious"))
     estimated = Sensitivity(measured.frame.assign(method="estimate"), PROVENANCE)
     with pytest.raises(InputError, match="bounds of the operator norms only; use norm='frobenius'"):
         ost.profile(estimated, norm="operator")
