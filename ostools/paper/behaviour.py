@@ -385,7 +385,8 @@ def evaluated(
 def provenance_of(model: TransformerBridge | Hosted, **parameters: Any) -> Provenance:
     """Provenance of answers of a model here or elsewhere."""
     if isinstance(model, Hosted):
-        return model.provenance(**{name: value for name, value in parameters.items() if name not in model.settings})
+        recorded = {*model.settings, "hosted", "unanswered"}
+        return model.provenance(**{name: value for name, value in parameters.items() if name not in recorded})
     return Provenance.collect(model, **parameters)
 
 

@@ -23,7 +23,6 @@ from ostools.mitigations import MitigationError
 from ostools.paper.behaviour import provenance_of
 from ostools.paper.claims.claims import Reproduction, chosen_claims, judged
 from ostools.paper.claims.parts import Arguments, ClaimPart, Results, checked_arguments, options_of, parts_of
-from ostools.paper.reproduction.page import command, render_reproduction
 from ostools.paper.reproduction.stored import Parts
 from ostools.results import Provenance, Result, save_table, write_atomically
 from ostools.sweep.cell_file import UNREADABLE
@@ -63,6 +62,8 @@ def reproduce(
     "could not be tested", with that reason. Raises `InputError`, before anything is measured, for an unknown figure, part or
     argument, and for a directory that belongs to something else or cannot be written.
     """
+    from ostools.paper.reproduction.page import command, render_reproduction
+
     numbers = None if figures is None else sorted({figures} if isinstance(figures, int) else set(figures))
     claims = chosen_claims(numbers)
     checked = checked_arguments(arguments or {})
