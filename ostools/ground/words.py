@@ -52,3 +52,7 @@ def runs(lengths: Sequence[int]) -> str:
     """Whole numbers in ascending order, three or more in a row as `3 to 10`."""
     rows = in_a_row(lengths)
     return ", ".join(f"{row[0]} to {row[-1]}" if len(row) > 2 else ", ".join(map(str, row)) for row in rows)
+
+
+MINUS = " − "
+"""Between the two tokens of a difference of logits."""

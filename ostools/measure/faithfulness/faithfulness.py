@@ -23,6 +23,7 @@ from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import distinct
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
+from ostools.ground.words import MINUS
 from ostools.hooks.sites import is_closed
 from ostools.measure.faithfulness.deletion import (
     EFFECTS,
@@ -160,7 +161,7 @@ def faithfulness(
     whole_ids, ids, provenance = _checked_run(model, profile_list, position, acting)
     whole_prompt, tables = _deleted(model, ids, logit, way_names, profile_by_name, numbers, acting, progress)
     target, texts = whole_prompt.answer, [token_text(model.tokenizer, token) for token in whole_prompt.answer]
-    answer = {"logit": target[0] if len(target) == 1 else target, "token": " − ".join(texts)}
+    answer = {"logit": target[0] if len(target) == 1 else target, "token": MINUS.join(texts)}
     answer |= {} if position is None else {"position": position}
     answer |= {"log_prob": float(whole_prompt.log_prob(whole_prompt.log_probs)), "ways": way_names}
     parameters = {**provenance.parameters, **answer, "profiles": list(profile_by_name), **numbers}

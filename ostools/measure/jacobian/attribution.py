@@ -24,6 +24,7 @@ from torch import Tensor
 from ostools import mitigations
 from ostools.ground.lens import TransformerBridge
 from ostools.ground.names import Linearisation, Position
+from ostools.ground.words import MINUS
 from ostools.hooks.sites import is_closed
 from ostools.measure.jacobian.certificate import ADDS_UP, last_tokens, require_adds_up
 from ostools.measure.jacobian.linearisation_run import JacobianOptions, LinearisationRun, Start
@@ -130,7 +131,7 @@ def attribution(
     with differentiated(model, mitigated) as work, strips_where_long(work, len(tokens.ids)):
         parts, parameters = _parts(work, tokens, target, linearisation)
     parameters = {
-        "token": " − ".join(token_text(model.tokenizer, index) for index in target),
+        "token": MINUS.join(token_text(model.tokenizer, index) for index in target),
         "linearisation": linearisation,
         "complete": linearisation == _COMPLETE,
         **block_notes(model),

@@ -15,6 +15,7 @@ import pandas as pd
 
 from ostools.ground.errors import InputError
 from ostools.ground.names import METHOD_KINDS, known_norm
+from ostools.ground.words import MINUS
 from ostools.measure.attention.attention import ATTENTION
 from ostools.measure.attention.baselines import AttentionBaselines
 from ostools.measure.bounds.bounds import Bounds
@@ -189,7 +190,7 @@ def baselines_chart(result: UntrainedBaselines) -> Chart:
     return draw.figure([[panel]], "Sensitivity before and after training", notes)
 
 
-_UP, _DOWN = "raises the logit", "lowers the logit"
+_UP, _DOWN = "raises it", "lowers it"
 _DWARFED = 2.0
 """A bar so many times as long as the next one is cut short, with its number: a sink's part would hide all others."""
 
@@ -207,9 +208,11 @@ def attribution_chart(result: Attribution) -> Chart:
     rows["series"] = [_UP if value >= 0 else _DOWN for value in values]
     hue = draw.hue("series", {_UP: "full", _DOWN: "frozen"}, **SQUARE)
     cut = rows[values.abs() > limit]
-    panel = token_bars(rows, rows["token"].tolist(), hue, "contribution to the logit", numbered=cut)
+    tokens = [f"“{theme.short_word(token)}”" for token in str(parameters["token"]).split(MINUS)]
+    quantity = "contribution to the logit" if len(tokens) == 1 else "contribution to the difference of the logits"
+    panel = token_bars(rows, rows["token"].tolist(), hue, quantity, numbered=cut)
     notes = [f"Cut short: the bar of “{cut['token'].iloc[0]}”, whose number stands at its end."] if len(cut) else []
-    title = f"What each token contributes to “{theme.short_word(str(parameters['token']))}”"
+    title = f"What each token contributes to {MINUS.join(tokens)}"
     return draw.figure([[panel]], title, [*result.findings(), *notes])
 
 

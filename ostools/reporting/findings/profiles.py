@@ -105,15 +105,16 @@ def attribution_findings(result: Attribution) -> list[str]:
     rows: Frame = result.of_tokens
     values = rows["contribution"].astype(float)
     total, last_part = float(table["contribution"].sum()), float(table["contribution"].iloc[-1])
-    sum_of = f"the logit, {total:.4g}"
+    logit = "the logit" if isinstance(parameters["logit"], int) else "the difference of the two logits"
+    sum_of = f"{logit}, {total:.4g}"
     if parameters["soft_cap"] is not None:
-        sum_of = f"{total:.4g} before the soft-cap, the logit, {float(parameters['logit_value']):.4g}, after it"
+        sum_of = f"{total:.4g} before the soft-cap, {logit}, {float(parameters['logit_value']):.4g}, after it"
     largest: Row = rows.loc[values.abs().idxmax()]
     held_words = "Patterns, norm scales and activations are held as they are on this prompt. A part is not a cause."
     if not parameters["complete"]:
         held_words = (
             f"A part is the {parameters['linearisation']} gradient times the token's embedding. Such parts do not add up "
-            "to the logit: the remainder is what is missing. A part is not a cause."
+            f"to {logit}: the remainder is what is missing. A part is not a cause."
         )
     return [
         f"Tokens together {values.sum():+.4g}, {table['part'].iloc[-1]} {last_part:+.4g}: {sum_of}.",
