@@ -36,7 +36,7 @@ def test_prompts_go_out_and_their_answers_are_read(run, no_model: None, tmp_path
     answers = answered(rows[:1], tmp_path / "answers.jsonl")
     asked = ("evaluate", "--task", "copy-last", *LENGTHS, "--answers", str(answers), "--model", "gemini-1.5-pro")
     out = run(*asked)[1]
-    assert "1 of 1 answers are right" in out
+    assert "answers 1 of 1 prompts of copy-last right" in out
     assert "1 of 2 prompts have no answer" in out
     found = json.loads(run(*asked, "--json")[1])
     assert found["provenance"]["model"] == {"name": "gemini-1.5-pro"}

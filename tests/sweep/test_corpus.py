@@ -100,7 +100,7 @@ def test_saved_is_loaded_and_interrupted_is_whole(
     """Cut off in a cell, the same call goes on, and measures nothing twice."""
     monkeypatch.setattr(MODULE, "TOKENS_PER_CELL", 24)
     given, how = (model, texts(3)), {"lengths": [8, 12]}
-    whole = measured(*given, **how, out=tmp_path / "whole")
+    whole = measured(*given, **how, cells=tmp_path / "whole")
     equal(whole, read_corpus(tmp_path / "whole"), "shapes", "summary")
     assert len(Store(tmp_path / "whole").planned_cells()) == 3  # 3 windows of 8 in threes, 3 of 12 in twos
     rows, calls, cut = Measure.rows, itertools.count(), tmp_path / "cut"
@@ -112,18 +112,18 @@ def test_saved_is_loaded_and_interrupted_is_whole(
 
     monkeypatch.setattr(Measure, "rows", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        measured(*given, **how, out=cut)
+        measured(*given, **how, cells=cut)
     assert sum(map(len, Store(cut).files().values())) == 1
     with pytest.raises(InputError, match="2 of 3 cells are missing; the same command"):
         read_corpus(cut)
-    equal(whole, measured(*given, **how, out=cut), "shapes", "summary")
+    equal(whole, measured(*given, **how, cells=cut), "shapes", "summary")
     assert next(calls) == 4
 
 
 def test_a_pair_of_a_corpus_is_the_collapse_of_that_window_alone(model: TransformerBridge, tmp_path: Path) -> None:
     """To the bit, in both dtypes; what was stored is what was measured; every text counts once."""
     given = [texts(1, 24)[0], "ab cd ef gh"]
-    found: Any = measured(model, given, lengths=[8, 20], measure=PAIRS, out=tmp_path)
+    found: Any = measured(model, given, lengths=[8, 20], measure=PAIRS, cells=tmp_path)
     equal(found, read_corpus(tmp_path))
     drawn = draw(model.tokenizer, given, [8, 20], count=None, seed=0)
     assert [len(window_set.windows) for window_set in drawn] == [2, 1]
@@ -151,13 +151,13 @@ def test_hidden_is_below_the_noise_of_its_own_difference_or_the_same_numbers() -
 
 
 def test_a_directory_holds_one_corpus(model: TransformerBridge, tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"model": model, "texts": texts(3), "lengths": [8], "out": tmp_path}
+    asked: dict[str, Any] = {"model": model, "texts": texts(3), "lengths": [8], "cells": tmp_path}
     measured(**asked)
     null = ost.models.untrained_model(tiny_model("llama", seed=1, fresh=True, **SMALL), "shuffled")
     for change in ({"texts": texts(4)}, {"model": null}, {"measure": PAIRS}):
         with pytest.raises(InputError, match="found another corpus or sweep: give another directory"):
             measured(**asked | change)
-    assert "(null: shuffled" in measured(**asked | {"model": null, "out": None}).provenance.model["name"]
+    assert "(null: shuffled" in measured(**asked | {"model": null, "cells": None}).provenance.model["name"]
 
 
 def test_windows_are_pieces_of_their_texts_and_of_no_other() -> None:
@@ -236,6 +236,6 @@ def test_what_cannot_be_asked_is_refused(model: TransformerBridge, asked: dict[s
 def test_an_edit_is_in_no_stored_cell(model: TransformerBridge, tmp_path: Path) -> None:
     with hooks.scale_scores(model, 0.0):
         with pytest.raises(InputError, match="expected a model without edits where cells are stored"):
-            measured(model, texts(3), lengths=[8], out=tmp_path / "x")
+            measured(model, texts(3), lengths=[8], cells=tmp_path / "x")
         assert measured(model, texts(3), lengths=[8]).provenance.edits
     assert not (tmp_path / "x").exists()

@@ -170,9 +170,10 @@ def _checked_passages(texts: Sequence[str] | None, count: int | None) -> list[Pa
         available = [Passage("own", text) for text in own_texts]
     passage_count = len(available) if count is None else whole_number("passages", count)
     if not FEWEST_PASSAGES <= passage_count <= len(available):
+        at_most = f" and at most {len(available)}" if len(available) >= FEWEST_PASSAGES else ""
         raise InputError(
-            f"position_effect: expected from {FEWEST_PASSAGES} to {len(available)} passages, found {passage_count}: a passage "
-            "is one sample of the test"
+            f"position_effect: expected at least {FEWEST_PASSAGES}{at_most} passages, found {passage_count}: a passage is one "
+            "sample of the test"
         )
     # The kinds in turn, so that few passages are of every kind.
     kinds = [passage.kind for passage in available]
