@@ -17,7 +17,7 @@ from tutorials.write import ENVIRONMENT, LARGEST, METADATA, TIMEOUT, cells_of, l
 FOLDER = Path(__file__).parents[1] / "tutorials"
 SCRIPTS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 NOTEBOOKS = [script.with_suffix(".ipynb") for script in SCRIPTS]
-BYTES = 500_000
+BYTES = 650_000
 
 every = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 

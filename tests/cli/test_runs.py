@@ -33,7 +33,10 @@ SHOWN = [
     ("attention --prompt 1234", "Attention, by weight"),
     ("attention difference --prompt 123 --mitigation sliding-window:window=2", "by difference|the median head moves"),
     ("attention heads --prompt 1234", "Head scores, summary|entropy"),
-    ("evaluate --task count-ones-figure-5 --lengths 1:2 --elicitation zero-shot", "accuracy|None of 2 texts holds an answer"),
+    (
+        "evaluate --task count-ones-figure-5 --lengths 1:2 --elicitation zero-shot",
+        "accuracy|None of 2 texts holds an answer",
+    ),
     ("evaluate counting --task count-ones-figure-5 --lengths 1:2 --dtypes float32", "pair_noise|one-sided"),
     ("evaluate chain-of-thought --task count-ones-figure-5 --length 3 --no-chat --reasoning 1", "begun answer line"),
     ("ablate --lengths 2 --measures answers --targets 0.1 --targets 1.0", "predicted_effect|First order"),
