@@ -156,7 +156,7 @@ def _schema(hint: Any) -> Any:
     if len(parts) > 1:
         return Annotated[functools.reduce(operator.or_, map(_schema, parts)), Field(union_mode="left_to_right")]
     if typing.get_origin(hint) is Literal:
-        return hint
+        return Annotated[hint, BeforeValidator(functools.partial(_word, typing.get_args(hint)))]
     if is_list(hint):
         item = typing.get_args(hint)[0]
         is_text = item is str or (bool(words_of(item)) and all(isinstance(word, str) for word in words_of(item)))
@@ -194,6 +194,8 @@ def _is_class(hint: Any) -> bool:
 
 def _listed(value: Any) -> Any:
     """The list of what can be gone through; a text is one word."""
+    if isinstance(value, Mapping):
+        raise ValueError
     if isinstance(value, str) or not isinstance(value, Iterable):
         return [value] if isinstance(value, str) else value
     try:
@@ -202,8 +204,16 @@ def _listed(value: Any) -> Any:
         raise ValueError from None
 
 
+def _word(words: tuple[Any, ...], value: Any) -> Any:
+    """The value, where it is one of the words and of its class: to Python True and 1.0 are 1."""
+    if not any(isinstance(value, type(word)) and isinstance(value, bool) == isinstance(word, bool) for word in words):
+        raise ValueError
+    return value
+
+
 def _no_text(value: Any) -> Any:
-    if isinstance(value, str):
+    """What can be gone through, but for a text."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
         raise ValueError
     return value
 

@@ -114,12 +114,18 @@ class Prompt:
     def shuffled(self, seed: int = 0) -> Prompt:
         """The same tokens with those of the text in random order: a control that leaves no syntax.
 
-        Special tokens and a template's stay where they are; where origins are not known, a leading BOS.
+        Special tokens and a template's stay where they are; where origins are not known, a leading BOS. Raises `InputError`
+        where the order of the ids does not change: it would be no control.
         """
         known = self.origins or (SPECIAL,) * self.bos + (TEXT,) * (len(self.ids) - self.bos)
         places = torch.tensor([place for place, origin in enumerate(known) if origin == TEXT], dtype=torch.int64)
         order = torch.arange(len(self.ids))
         order[places] = places[torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))]
+        if torch.equal(self.ids[order], self.ids):
+            raise InputError(
+                f"shuffled: expected tokens whose order changes, found {len(places)} that stay as they are: give "
+                "a longer text, or another seed"
+            )
         tokens = tuple(self.tokens[place] for place in order.tolist())
         return replace(self, text=None, ids=self.ids[order], tokens=tokens, order=seed)
 

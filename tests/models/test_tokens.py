@@ -72,6 +72,21 @@ def test_a_tokenizer_with_settings_beside_tokenizer_json_is_transformers_own(
     assert type(read_text_tokenizer(Checkpoint("copy", folder))) is not TextTokenizer
 
 
+def test_truncation_and_padding_of_tokenizer_json_count_for_nothing(tmp_path: Path) -> None:
+    """transformers encodes without either, and so does what counts plain texts."""
+    folder = shutil.copytree(EMBEDDED_DIRECTORY, tmp_path / "model")
+    plain = prompt_ids(read_text_tokenizer(Checkpoint("copy", folder)), "hello there " * 40, None)
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.enable_truncation(8)
+    backend.enable_padding(length=64)
+    backend.save(str(folder / "tokenizer.json"))
+    tokenizer = read_text_tokenizer(Checkpoint("copy", folder))
+    assert type(tokenizer) is TextTokenizer
+    assert len(plain) > 64
+    assert prompt_ids(tokenizer, "hello there " * 40, None) == plain
+    assert len(prompt_ids(tokenizer, "a", None)) < 8
+
+
 @cache
 def _model(family: Family = "gemma") -> TransformerBridge:
     model = tiny_model(family, context=2048)

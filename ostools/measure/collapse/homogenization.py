@@ -7,13 +7,13 @@ first token too. Cost: one forward pass, and the singular values of two matrices
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ostools import hooks
@@ -42,6 +42,8 @@ MODEL, UNTRAINED = "model", "untrained"
 FEWEST, SHORTEST = 3, 8
 """Tokens without which nothing is left to compare; and of the shortest context where none is asked for."""
 _ROUNDING = 1e-2
+_SAME_STATE = {torch.float32: 1e-3, torch.float64: 1e-6}
+"""Of its size, by how much a state may differ in a pass of another length: kernels add up in another order there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +62,16 @@ class TokenHomogenization(Result):
     tables: ClassVar = (
         TableHead(columns="source tokens layer normalised_entropy rest_normalised_entropy rest_mean_cosine sink_rate"),
     )
+
+    @classmethod
+    def of(cls, rows: Frame, provenance: Provenance) -> TokenHomogenization:
+        """The result of stored rows. Raises `InputError` for a layer that stands there twice: rows of several texts."""
+        if rows.duplicated(["source", "tokens", "layer"]).any():
+            raise InputError(
+                "token_homogenization: expected one row a model, context and layer, found some twice: rows of several texts; "
+                "read each length by itself"
+            )
+        return cls(rows, provenance)
 
     def chart(self) -> Chart:
         from ostools.reporting.charts.effects.all_tokens import homogenization_chart
@@ -101,7 +113,8 @@ def token_homogenization(
 
     In float32, or float64 of a float64 model. Raises `InputError` for a text of fewer than three tokens,
     a context beyond it, a state that is 0 or not finite, and for an edit beside `untrained`.
-    Cost: one forward pass, and the singular values of the states. Source: docs/theory.md 4.
+    Refused is a context whose states depend on what follows it. Cost: a forward pass of the text and of each
+    context, and the singular values of the states. Source: docs/theory.md 4.
     """
     mitigated = MitigatedPrompts.of("token_homogenization", model, [prompt], mitigation, position)
     tokens, seed = mitigated.prompt, whole_number("seed", seed)
@@ -147,13 +160,11 @@ def _layers(model: TransformerBridge, mitigated: MitigatedPrompts, sizes: list[i
             )
         return pattern[0, :, 1:, 0].double().cpu()
 
-    with (
-        mitigated.acting(work),
-        torch.no_grad(),
-        true_arithmetic(work),
-        hooks.capture(work, *sites, reduce={"pattern": first_column} if "pattern" in sites else None) as record,
-    ):
-        work(ids, use_cache=False, logits_to_keep=no_logits(work))
+    with mitigated.acting(work), torch.no_grad(), true_arithmetic(work):
+        reduce = {"pattern": first_column} if "pattern" in sites else None
+        with hooks.capture(work, *sites, reduce=reduce) as record:
+            work(ids, use_cache=False, logits_to_keep=no_logits(work))
+        _require_beginnings(work, ids, record["residual_post"], sizes)
     columns: dict[int, Tensor] = record["pattern"] if "pattern" in sites else {}
     streams = {0: record["embedding"]} | {block + 1: stream for block, stream in record["residual_post"].items()}
     return pd.DataFrame(
@@ -163,6 +174,30 @@ def _layers(model: TransformerBridge, mitigated: MitigatedPrompts, sizes: list[i
             for layer, stream in sorted(streams.items())
         ]
     )
+
+
+def _require_beginnings(
+    work: TransformerBridge, ids: Int[Tensor, "1 pos"], streams: Mapping[int, Tensor], sizes: list[int]
+) -> None:
+    """Each context's last state, from a pass of its own, is the one within the text; else `InputError`.
+
+    It is not where the model's rotary angles or an edit depend on how long the text is. Cost: a pass of every context.
+    """
+    last_block = max(streams)
+    for size in sizes:
+        if size == ids.shape[-1]:
+            continue
+        with hooks.capture(work, "residual_post", layers=[last_block]) as record:
+            work(ids[:, :size], use_cache=False, logits_to_keep=no_logits(work))
+        alone = record["residual_post"][last_block][0, -1]
+        within = streams[last_block][0, size - 1].to(alone.device)
+        error = float((alone - within).norm() / alone.norm())
+        if not error <= _SAME_STATE[alone.dtype]:
+            raise InputError(
+                f"token_homogenization: expected the states of the first {size} tokens to be theirs alone, found "
+                f"{error:.2g} of their size between them: the model or an edit reads how long the text is; give that beginning "
+                "as a text of its own, or contexts=[all of its tokens]"
+            )
 
 
 def _of_states(states: Float[Tensor, "pos d_model"]) -> dict[str, float]:
@@ -190,4 +225,4 @@ def homogenization_memory(model: Unloaded, pos: int, *, untrained: bool = False)
     return max(measured + model.copy_bytes, drawing_bytes(shape.parameters, model.shape.element))
 
 
-SWEPT = Swept(read=TokenHomogenization, options={"untrained": None, **READ_POSITION})
+SWEPT = Swept(read=TokenHomogenization.of, options={"untrained": None, **READ_POSITION})

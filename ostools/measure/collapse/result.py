@@ -9,10 +9,12 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from ostools.ground.errors import InputError
+from ostools.ground.names import checked_name
 from ostools.measure.collapse.run import CURVE, REFERENCE
 from ostools.measure.collapse.verdicts import (
     MEASURED,
     ONE_CURVE,
+    PIECES,
     VECTOR,
     Curve,
     CurveVerdict,
@@ -25,7 +27,7 @@ from ostools.measure.collapse.verdicts import (
 )
 from ostools.results import Chart, Column, Frame, Provenance, Result, frame_of
 from ostools.results.table_head import TableHead
-from ostools.theory.distances import hidden_ranges
+from ostools.theory.distances import NORMS, hidden_ranges
 
 FITTED_FROM = 8
 """Shorter lengths are left out of the fit of a curve: few copies are not yet many."""
@@ -167,6 +169,8 @@ class Collapse(Result):
         return frame[frame["status"] == MEASURED]
 
     def _curves(self, per: str, norm: str) -> list[Curve]:
+        checked_name("per", per, PIECES)
+        checked_name("norm", norm, NORMS)
         return list(hidden_curves(frame_of(self), REFERENCE.name, per, norm))
 
     def _limits(self) -> Limits:

@@ -89,7 +89,15 @@ class InfluenceByDistance(Result):
 
     @classmethod
     def of(cls, pairs: Frame, provenance: Provenance) -> InfluenceByDistance:
-        """The result of measured pairs, with its laws. Cost: some 200 fits a law, 1 or 2 seconds."""
+        """The result of measured pairs, with its laws. Cost: some 200 fits a law, 1 or 2 seconds.
+
+        Raises `InputError` for a pair that stands there twice: rows of several texts under one number.
+        """
+        if pairs.duplicated(["source", "prompt", "query", "position"]).any():
+            raise InputError(
+                "influence_by_distance: expected one row a pair of tokens, found pairs twice: rows of several texts have one "
+                "number; read each length by itself"
+            )
         rows = [
             {"source": source, "from_distance": first, **_law(table[table["distance"] >= first])}
             for source, rows in pairs.groupby("source", sort=False)
@@ -148,6 +156,7 @@ def influence_by_distance(
     prompts = MitigatedPrompts.of("influence_by_distance", model, texts, None, position).prompts
     if "untrained" in names:
         require_no_edits("influence_by_distance", model, "an untrained model would not have it")
+    shuffled_prompts = [one.shuffled(seed) for one in prompts] if "shuffled" in names else []
     options: dict[str, Any] = {"method": method, "cotangents": cotangents, "max_memory": max_memory, "seed": seed}
     provenance = Provenance.collect(
         model,
@@ -160,7 +169,7 @@ def influence_by_distance(
     tables = []
     for index, source in enumerate([TEXT, *names]):
         subject = untrained_model(model, "initialised", seed=seed) if source == "untrained" else model
-        subject_prompts = [one.shuffled(seed) for one in prompts] if source == "shuffled" else prompts
+        subject_prompts = shuffled_prompts if source == "shuffled" else prompts
         share = part_of(progress, index, index + 1, 1 + len(names), units=100) or False
         settings: Any = options | {"linearisations": [linearisation], "progress": share}
         tables.append(_pairs(subject, subject_prompts, count, settings).assign(source=source))

@@ -27,6 +27,7 @@ from ostools.ground.names import Position
 from ostools.ground.out_of_memory import chunk
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import whole_number
+from ostools.hooks.errors import is_whole
 from ostools.measure.first_order import first_order_agreement
 from ostools.measure.jacobian.linearise import differentiated
 from ostools.measure.measurement import measurement
@@ -234,13 +235,16 @@ def _patches(
 def _groups(positions: Sequence[int | Sequence[int]] | None, pos: int) -> list[tuple[int, ...]]:
     """The positions that are patched together, group by group. Raises `InputError` for one outside of the prompt."""
     listed = range(pos) if positions is None else positions
-    groups = [(entry,) if isinstance(entry, int) else tuple(entry) for entry in listed]
-    wrong = [place for group in groups for place in group if type(place) is not int or not 0 <= place < pos]
+    groups = [tuple(entry) if isinstance(entry, Sequence) else (entry,) for entry in listed]
+    wrong = [place for group in groups for place in group if not is_whole(place) or not 0 <= place < pos]
     if wrong or not groups or not all(groups):
         raise InputError(
             f"positions: expected some out of 0..{pos - 1}, found {short_repr(wrong[0]) if wrong else 'none'}"
         )
-    return groups
+    whole_groups = [tuple(map(int, group)) for group in groups]
+    if len(set(whole_groups)) < len(whole_groups) or any(len(set(group)) < len(group) for group in whole_groups):
+        raise InputError("positions: expected each position or group once, found one twice: it would weigh double")
+    return whole_groups
 
 
 def _queries(what: str, queries: Sequence[int] | None, pos: int) -> tuple[int, ...]:

@@ -113,6 +113,8 @@ def read_text_tokenizer(checkpoint: Checkpoint) -> Any:
     if settings.keys() - _PLAIN_SETTINGS or settings.get("tokenizer_class") != "TokenizersBackend":
         return read_tokenizer(checkpoint)
     backend = Tokenizer.from_file(str(files["tokenizer.json"]))
+    backend.no_truncation()  # transformers encodes without either, whatever the file says
+    backend.no_padding()
     if not all(isinstance(token, str) and backend.token_to_id(token) is not None for token in named.values()):
         return read_tokenizer(checkpoint)
     template = directory / "chat_template.jinja"

@@ -257,6 +257,8 @@ LOOKS: dict[str, Look] = {
         ("mitigation",),
         cells_of_table={"the pair at y is hidden from n (–: no range)": _hidden},
     ),
+    "influence-by-distance": Look("Influence by distance", by=(*Look.by, "length")),
+    "token-homogenization": Look("How alike the tokens of a prompt are", by=(*Look.by, "length")),
     "sensitivity": Look(
         "Sensitivity (Section 5)",
         f"{_PROFILES} {_LONGEST}",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -39,7 +40,7 @@ def test_the_sink_rate_of_a_constructed_pattern(weight: float, rate: float) -> N
     pattern = torch.eye(N) * (1 - weight)
     pattern[:, 0] += weight
     with hooks.replace_pattern(model, pattern.expand(1, 4, N, N)):
-        frame: Any = ost.token_homogenization(model, Prompt.from_ids(model, IDS), contexts=[3, N]).frame
+        frame: Any = ost.token_homogenization(model, Prompt.from_ids(model, IDS), contexts=[N]).frame
     blocks = frame[frame["layer"] < 2]
     assert blocks["first_weight"].to_numpy() == pytest.approx(weight, abs=1e-7)
     assert (blocks["sink_rate"] == rate).all()
@@ -106,12 +107,31 @@ def test_refusals() -> None:
         ost.token_homogenization(model, prompt, untrained=True)
 
 
+def test_a_context_whose_states_depend_on_what_follows_is_refused() -> None:
+    """Long rotations beyond 16 tokens (longrope): the first 8 of 40 tokens are others alone. An edit may do the same."""
+    rotation = {"rope_type": "longrope", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 16}
+    rotation |= {"short_factor": [1.0] * 4, "long_factor": [8.0] * 4}
+    limits = {"context": 64, "original_max_position_embeddings": 16, "rope_parameters": rotation}
+    model = tiny_model("phi3", fresh=True, **limits)
+    with pytest.raises(InputError, match="expected the states of the first 8 tokens to be theirs alone"):
+        ost.token_homogenization(model, Prompt.from_ids(model, list(range(10, 50))), contexts=[8])
+    assert len(ost.token_homogenization(model, Prompt.from_ids(model, list(range(10, 18))), contexts=[8]).frame)
+
+
+def test_rows_of_two_texts_are_no_result() -> None:
+    model = tiny_model("llama", **TINY)
+    result = ost.token_homogenization(model, Prompt.from_ids(model, IDS))
+    twice = pd.concat([result.frame, result.frame])
+    with pytest.raises(InputError, match="found some twice: rows of several texts"):
+        type(result).of(twice, result.provenance)
+
+
 def test_the_findings_name_the_valley_and_the_sink_where_it_is_known() -> None:
     model = tiny_model("llama", **TINY)
     pattern = torch.eye(N) * 0.5
     pattern[:, 0] += 0.5
     with hooks.replace_pattern(model, pattern.expand(1, 4, N, N)):
-        result = ost.token_homogenization(model, Prompt.from_ids(model, IDS))
+        result = ost.token_homogenization(model, Prompt.from_ids(model, IDS), contexts=[N])
     said = result.findings()
     assert said[0].startswith("Of 10 tokens the entropy is least at layer ")
     assert said[2].startswith("In block 0, 100% of the heads put more than 0.3")

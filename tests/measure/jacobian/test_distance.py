@@ -164,6 +164,11 @@ def test_refusals() -> None:
         ost.influence_by_distance(model, prompt, controls=wrong)
     with pytest.raises(InputError, match="expected a model without edits"), hooks.ablate_heads(model, [(0, 1)]):
         ost.influence_by_distance(model, prompt, controls="untrained")
+    with pytest.raises(InputError, match="expected tokens whose order changes, found 4 that stay as they are"):
+        ost.influence_by_distance(model, Prompt.from_ids(model, [50] * 4), controls="shuffled")
+    result = made(0.8, 3, 0.0)
+    with pytest.raises(InputError, match="found pairs twice: rows of several texts have one number"):
+        type(result).of(pd.concat([result.frame, result.frame]), result.provenance)
 
 
 def test_a_shuffled_sensitivity_is_that_of_the_shuffled_tokens() -> None:
