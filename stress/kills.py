@@ -38,7 +38,7 @@ SWEEP = {
 _PHASES = ("start", "hash", "load", "measure", "store")
 _STEPS: tuple[tuple[Any, str], ...] = (
     (importlib.import_module("ostools.sweep.run"), "checkpoint_hash"),  # its name is the function's, too
-    (local, "load_model"),
+    (importlib.import_module("ostools.models"), "load_model"),
     (local, "measure"),
     (Store, "add"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -94,8 +94,14 @@ def _of_records() -> dict[str, View]:
     return {
         record.name.replace("_", "-"): View(record.name.replace("_", " ").capitalize(), record.name)
         for record in measured
-        if record.command and "prompt" in inspect.signature(record.function).parameters and record.name not in functions
+        if record.command and _is_of_one_prompt(record.function) and record.name not in functions
     }
+
+
+def _is_of_one_prompt(function: Callable[..., object]) -> bool:
+    """Whether it measures one prompt and asks for no second one."""
+    parameters = inspect.signature(function).parameters.values()
+    return [one.name for one in parameters if "Prompt" in str(one.annotation)] == ["prompt"]
 
 
 VIEWS = {**_OF_TOKENS, **_of_records()}

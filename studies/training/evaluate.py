@@ -85,7 +85,14 @@ def accuracy_table(
     for task in variants:
         for low, high in bands:
             right = exact(model, _prompts(task, low, high, examples, tokenizer))
-            plain = ("name", "mode", "examples", "p", "base")  # as printed in every variant
+            plain = (
+                "name",
+                "mode",
+                "examples",
+                "p",
+                "base",
+                "corrupt",
+            )  # as printed in every variant, and never corrupt
             options = {name: value for name, value in asdict(task).items() if name not in plain}
             share = sum(right) / len(right)
             yield Accuracy(task.name, **options, length_from=low, length_to=high, examples=len(right),

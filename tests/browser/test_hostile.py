@@ -53,11 +53,12 @@ def test_hostile_tokens_are_words_in_the_chart_and_under_the_mouse(
     words = found.page.evaluate("[...document.querySelectorAll('.plot text')].map((text) => text.textContent)")
     for shown in ("<∕script><scr…", "<img·src=x·on…", "{{·7*7·}}{%·r…", 'datum["x"] 12'):
         assert any(shown in word for word in words), shown
-    marks = found.page.locator(".mark-symbol path")
+    marks = found.page.locator(".mark-symbol path, .mark-rect path, .mark-rule line")
     told = ""
     for place in range(marks.count()):
         marks.nth(place).hover(force=True)
-        told += found.page.locator("#vg-tooltip-element").inner_text()
+        tooltip = found.page.locator("#vg-tooltip-element")
+        told += tooltip.inner_text() if tooltip.count() else ""
         if "<img" in told:
             break
     assert "<img·src=x·on…" in told

@@ -38,6 +38,11 @@ def prompt() -> Any:
 
 
 @cache
+def corrupt() -> Any:
+    return Prompt.from_ids(model(), [*IDS[:1], 33, *IDS[2:]])
+
+
+@cache
 def _sensitivity() -> Any:
     return ost.sensitivity(model(), prompt())
 
@@ -108,7 +113,7 @@ EVERY: dict[str, Callable[[], Result]] = {
         model(), "copy-last", mitigations=["separator:every=2"], lengths=[3, 4], dtypes=["bfloat16"], chat=False
     ),
     "WindowStudy": lambda: ost.paper.windows(model(), "copy-last", lengths=[3], windows=[2, 400], chat=False),
-    "Patching": lambda: ost.patch(model(), prompt(), Prompt.from_ids(model(), [*IDS[:1], 33, *IDS[2:]]), logit=(7, 9)),
+    "Patching": lambda: ost.patch(model(), prompt(), corrupt(), logit=(7, 9)),
     "Ablation": lambda: ost.ablation(model(), ost.measure.AnsweredPrompt(prompt(), [4])),
     "Retrieval": lambda: PAPER.retrieval(model(), [0, 1, 2], 3, [0, 1], chat=False),
     "ChainOfThought": lambda: PAPER.chain_of_thought(
