@@ -32,7 +32,7 @@ from ostools.ground.names import distinct
 from ostools.ground.progress import Progress, part_of
 from ostools.ground.whole_numbers import checked_lengths, checked_seeds
 from ostools.ground.words import title_of
-from ostools.measure import HEAD_CHUNK, VECTOR, Collapse, Per, Reading, Site, Unloaded
+from ostools.measure import Collapse, Per, Reading, Site, Unloaded
 from ostools.paper.forecast import bytes_of
 from ostools.results import Chart, Provenance, Result
 from ostools.results.table_head import TableHead
@@ -110,15 +110,15 @@ def _reading_deviations(reading: Reading) -> list[str]:
     if (reading.site, reading.norm) != ("residual", "linf"):
         sentences.append(
             "The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: "
-            f"{Reading(reading.site, VECTOR, reading.norm).words}."
+            f"{Reading(reading.site, "vector", reading.norm).words}."
         )
-    if reading.per == HEAD_CHUNK:
+    if reading.per == "head-chunk":
         sentences += [
             f"The paper averages over heads, but {site} does not have heads. Here it is cut into chunks of d_model / H "
             "numbers.",
             "The paper may also mean the outputs of the heads of the last block. Here that is the site attention.",
         ]
-    elif reading.per == VECTOR:
+    elif reading.per == "vector":
         sentences.append(
             "The paper averages over heads, with the least and the greatest. Here: the whole vector, without a band."
         )
@@ -161,7 +161,7 @@ def figure_5(
     names = distinct("panels", panels)
     reading = Reading.with_defaults(site, per, norm, over_heads=True)
     d_model, n_heads = int(model.cfg.d_model), int(model.cfg.n_heads)
-    if reading.per == HEAD_CHUNK and d_model % n_heads:
+    if reading.per == "head-chunk" and d_model % n_heads:
         raise InputError(
             f"figure 5: {n_heads} heads do not divide d_model = {d_model} into chunks; choose per='vector', or site='attention'"
         )
