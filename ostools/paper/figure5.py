@@ -110,7 +110,7 @@ def _reading_deviations(reading: Reading) -> list[str]:
     if (reading.site, reading.norm) != ("residual", "linf"):
         sentences.append(
             "The paper's is the L∞ distance at the last layer, v^(L), before the final norm. Here: "
-            f"{Reading(reading.site, "vector", reading.norm).words}."
+            f"{Reading(reading.site, 'vector', reading.norm).words}."
         )
     if reading.per == "head-chunk":
         sentences += [
