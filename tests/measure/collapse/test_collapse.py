@@ -399,7 +399,8 @@ def test_the_summary_has_one_row_a_length_with_what_decides() -> None:
     assert summary["hidden"].tolist() == [n == 10 or 2 / n < 1 / 30 + 1e-9 for n in range(1, 101)]
     assert set(summary["noise"]) == {1 / 30 + 1e-9}
     unknown = replace(result, frame=frame.assign(pair_noise=float("nan"))).summary
-    assert unknown["hidden"].isna().all()
+    hidden: Any = unknown["hidden"]
+    assert hidden.isna().all()
 
 
 def test_the_tables_read_top_tokens_and_identical_logits_from_their_own_columns() -> None:

@@ -144,4 +144,5 @@ def test_the_growth_of_a_rounding_is_said_of_the_longest_length() -> None:
     rows: Any = select(found.frame, site="residual", per="vector", norm="l2", length=5).set_index("layer").loc[1:]
     hidden = int((rows["pair_noise"] > rows["float64_distance"]).sum())
     assert f"at 3 layers, is {'below it at each' if not hidden else f'above it at {hidden} of 3'}" in sentence
-    assert found.chart().title.subtitle == [sentence]
+    chart: Any = found.chart()
+    assert chart.title.subtitle == [sentence]

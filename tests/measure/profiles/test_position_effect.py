@@ -95,4 +95,5 @@ def test_shuffled_tokens_are_a_control_beside_the_text() -> None:
         first = [part[(part["passage"] == passage) & (part["rotation"] == 0)] for part in (own, shuffled)]
         assert first[1]["token_id"].tolist() == first[0]["token_id"].to_numpy()[order].tolist()
     assert result.contrasts["source"].tolist() == ["model", "shuffled"]
-    assert any(sentence.startswith("With tokens shuffled: first third") for sentence in result.chart().title.subtitle)
+    chart: Any = result.chart()
+    assert any(sentence.startswith("With tokens shuffled: first third") for sentence in chart.title.subtitle)
