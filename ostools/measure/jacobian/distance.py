@@ -27,7 +27,7 @@ from ostools.measure.jacobian.norms import COTANGENTS
 from ostools.measure.jacobian.sensitivity import sensitivity
 from ostools.measure.measurement import measurement
 from ostools.measure.mitigated_prompts import MitigatedPrompts
-from ostools.measure.passes.contexts import require_no_edits
+from ostools.measure.passes.contexts import full_precision, require_no_edits
 from ostools.measure.passes.output import up_to_position
 from ostools.measure.swept import READ_POSITION, Swept
 from ostools.measure.unloaded import Unloaded
@@ -181,9 +181,10 @@ def _pairs(model: TransformerBridge, prompts: Sequence[Prompt], count: int | Non
     """A row a pair of the texts: each query's sensitivity is that of the beginning which ends in it."""
     places = [(number, query) for number, text in enumerate(prompts) for query in _queries(len(text.ids), count)]
     beginnings = [_beginning(prompts[number], query) for number, query in places]
+    work = full_precision(model, "influence_by_distance")
     for number, text in enumerate(prompts):
         # Of one position of each text it is shown that its beginning is computed as within the whole.
-        up_to_position(model, text, next(query for place, query in places if place == number))
+        up_to_position(work, text, next(query for place, query in places if place == number))
     measured = sensitivity(model, beginnings, **options)
     tables = []
     for (number, query), result in zip(places, measured, strict=True):

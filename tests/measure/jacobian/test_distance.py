@@ -14,7 +14,7 @@ from ostools import hooks
 from ostools.ground.errors import InputError
 from ostools.measure.jacobian import distance
 from ostools.measure.jacobian.distance import InfluenceByDistance
-from ostools.models import Prompt
+from ostools.models import Prompt, view_in
 from ostools.results import Provenance
 from tests.checkpoints import tiny_model
 
@@ -152,6 +152,14 @@ def test_shuffled_keeps_what_is_not_the_texts() -> None:
     assert all(text.ids[place] == again.ids[place] for place in fixed)
     assert torch.equal(text.shuffled(1).ids, again.ids)
     assert not torch.equal(text.shuffled(2).ids, again.ids)
+
+
+def test_a_model_in_bfloat16_is_measured_in_float32() -> None:
+    """As its file stores it: the same norms as those of its float32 view."""
+    model = tiny_model("llama", dtype=torch.bfloat16, fresh=True, **TINY)
+    exact = view_in(model, torch.float32)
+    tables = [ost.influence_by_distance(one, Prompt.from_ids(one, IDS), queries=2).frame for one in (model, exact)]
+    assert tables[0]["norm"].to_numpy() == pytest.approx(tables[1]["norm"].to_numpy(), rel=1e-6)
 
 
 def test_refusals() -> None:
