@@ -163,7 +163,7 @@ def _schema(hint: Any) -> Any:
         return (
             Annotated[list[_schema(item)], BeforeValidator(_listed)]
             if is_text
-            else Annotated[Any, AfterValidator(_no_text)]
+            else Annotated[Any, AfterValidator(_items)]
         )
     if _FUNCTION in (typing.get_origin(hint), hint):
         return Callable
@@ -211,8 +211,8 @@ def _word(words: tuple[Any, ...], value: Any) -> Any:
     return value
 
 
-def _no_text(value: Any) -> Any:
-    """What can be gone through, but for a text."""
+def _items(value: Any) -> Any:
+    """The value, where it has items; a text counts as one value."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ValueError
     return value

@@ -26,6 +26,7 @@ from ostools.models.files.config import experts_one_by_one, family_of_settings, 
 from ostools.models.lazy_cast import dense
 from ostools.models.precision.scores import is_eager
 from ostools.models.precision.torch_state import default_torch_state
+from ostools.models.shape import Shape
 
 Kind = Literal["initialised", "shuffled", "embeddings-kept"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -96,6 +97,12 @@ def drawing_bytes(parameters: int, element: int) -> int:
     embedding until they are tied, and what is not float32 is copied from weights that are."""
     float32 = torch.float32.itemsize
     return parameters * (2 * element + (0 if element == float32 else float32))
+
+
+def bytes_with_untrained(measured: int, shape: Shape) -> int:
+    """Bytes of a measurement that takes `measured`, on the model and on an untrained one: the larger of while that one is made,
+    and while it stands beside the other."""
+    return max(measured + shape.element * shape.parameters, drawing_bytes(shape.parameters, shape.element))
 
 
 def _require_memory(parameters: int, like: Tensor) -> None:

@@ -1,8 +1,9 @@
 """Collapse of all tokens of a text, and not of a pair: how alike their states are by layer and context length, and the sink.
 
-The tokens of a causal model's beginning are those of the whole, so that one forward pass has every context length. Where the
-first token's norm is massive, the entropy of all tokens says that and nothing of the others: each number is there without the
-first token too. Cost: one forward pass, and the singular values of two matrices a layer and context length.
+The states of a causal model's first n tokens do not depend on what follows, so that one forward pass has every context length.
+A pass of each context alone checks that. Where the first token's norm is massive, the entropy of all tokens says that and
+nothing of the others: each number is there without the first token too. Cost: these passes, and the singular values of two
+matrices a layer and context length.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import EncodingOptions
-from ostools.models.untrained import drawing_bytes
+from ostools.models.untrained import bytes_with_untrained
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
@@ -42,6 +43,7 @@ MODEL, UNTRAINED = "model", "untrained"
 FEWEST, SHORTEST = 3, 8
 """Tokens without which nothing is left to compare; and of the shortest context where none is asked for."""
 _ROUNDING = 1e-2
+"""By how much a row of attention in float32 may sum to more than 1."""
 _SAME_STATE = {torch.float32: 1e-3, torch.float64: 1e-6}
 """Of its size, by how much a state may differ in a pass of another length: kernels add up in another order there."""
 
@@ -179,9 +181,9 @@ def _layers(model: TransformerBridge, mitigated: MitigatedPrompts, sizes: list[i
 def _require_beginnings(
     work: TransformerBridge, ids: Int[Tensor, "1 pos"], streams: Mapping[int, Tensor], sizes: list[int]
 ) -> None:
-    """Each context's last state, from a pass of its own, is the one within the text; else `InputError`.
+    """Require that each context's last state is the same alone and within the text; else `InputError`.
 
-    It is not where the model's rotary angles or an edit depend on how long the text is. Cost: a pass of every context.
+    The two differ where the model's rotary angles or an edit depend on how long the text is. Cost: a pass of every context.
     """
     last_block = max(streams)
     for size in sizes:
@@ -220,9 +222,7 @@ def homogenization_memory(model: Unloaded, pos: int, *, untrained: bool = False)
     shape = in_full(model.shape)
     states = (shape.n_layers + 1) * pos * shape.d_model * shape.element + 4 * pos * shape.d_model * 8
     measured = patterns_bytes(shape, pos) + states
-    if not untrained:
-        return measured
-    return max(measured + model.copy_bytes, drawing_bytes(shape.parameters, model.shape.element))
+    return bytes_with_untrained(measured, model.shape) if untrained else measured
 
 
 SWEPT = Swept(read=TokenHomogenization.of, options={"untrained": None, **READ_POSITION})

@@ -33,7 +33,7 @@ from ostools.measure.swept import READ_POSITION, Swept
 from ostools.measure.unloaded import Unloaded
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import EncodingOptions
-from ostools.models.untrained import drawing_bytes
+from ostools.models.untrained import bytes_with_untrained
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks.questions import Question
@@ -185,7 +185,7 @@ def _pairs(model: TransformerBridge, prompts: Sequence[Prompt], count: int | Non
     for number, text in enumerate(prompts):
         # Of one position of each text it is shown that its beginning is computed as within the whole.
         up_to_position(work, text, next(query for place, query in places if place == number))
-    measured = sensitivity(model, beginnings, **options)
+    measured = sensitivity(work, beginnings, **options)
     tables = []
     for (number, query), result in zip(places, measured, strict=True):
         rows: Frame = result.frame
@@ -267,9 +267,8 @@ def distance_memory(
 ) -> int:
     """Bytes of the longest beginning's Jacobians, and of an untrained model."""
     measured = sensitivity_memory(model, pos, method=method, cotangents=cotangents, linearisations=("full",))
-    if "untrained" not in ([controls] if isinstance(controls, str) else controls):
-        return measured
-    return max(measured + model.copy_bytes, drawing_bytes(model.shape.parameters, model.shape.element))
+    names = [controls] if isinstance(controls, str) else controls
+    return bytes_with_untrained(measured, model.shape) if "untrained" in names else measured
 
 
 SWEPT = Swept(

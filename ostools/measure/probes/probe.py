@@ -41,7 +41,7 @@ from ostools.mitigations import Mitigation
 from ostools.models.shape import Shape
 from ostools.models.tokenizer_calls import token_texts
 from ostools.models.tokens import EncodingOptions
-from ostools.models.untrained import drawing_bytes, untrained_model
+from ostools.models.untrained import bytes_with_untrained, untrained_model
 from ostools.results import Chart, Frame, Provenance, Result
 from ostools.results.table_head import TableHead
 from ostools.tasks import Task
@@ -293,9 +293,7 @@ def probes_bytes(
     pos = longest.tokens + longest.answer
     batch = max(batch_bytes(shape, seeds, pos, element=Precision.of_name(name).dtype.itemsize) for name in dtypes)
     base_bytes = batch + 8 * prompts * (places * shape.d_model + 2 * shape.d_vocab)
-    if not random:
-        return base_bytes
-    return max(base_bytes + shape.element * shape.parameters, drawing_bytes(shape.parameters, shape.element))
+    return bytes_with_untrained(base_bytes, shape) if random else base_bytes
 
 
 def probe_memory(

@@ -25,7 +25,7 @@ from ostools.measure.unloaded import Unloaded
 from ostools.mitigations import Mitigation
 from ostools.models import Prompt, untrained_model
 from ostools.models.tokens import EncodingOptions
-from ostools.models.untrained import Kind, drawing_bytes
+from ostools.models.untrained import Kind, bytes_with_untrained
 from ostools.results import Chart, Frame, Result
 from ostools.tasks.questions import Question
 from ostools.theory.profiles import rank_correlation
@@ -155,5 +155,6 @@ def _require_one_norm(table: Frame) -> None:
 
 def untrained_memory(model: Unloaded, pos: int, *, linearisation: str = "full", method: str = "auto") -> int:
     """Bytes of a prompt's Jacobians, and of an untrained model beside the model."""
-    measured = sensitivity_memory(model, pos, linearisations=linearisation, method=method) + model.copy_bytes
-    return max(measured, drawing_bytes(model.shape.parameters, model.shape.element))
+    return bytes_with_untrained(
+        sensitivity_memory(model, pos, linearisations=linearisation, method=method), model.shape
+    )

@@ -14,7 +14,7 @@ from ostools.measure.bounds.variants import undescribed
 from ostools.measure.jacobian.memory import sensitivity_memory
 from ostools.measure.profiles.position_effect import PositionEffect
 from ostools.measure.unloaded import Unloaded
-from ostools.models.untrained import drawing_bytes
+from ostools.models.untrained import bytes_with_untrained
 from ostools.reporting.charts.heads_view import interactive_view
 from ostools.reporting.findings import SHAPES
 from ostools.reporting.findings.effects import contrast_words
@@ -222,8 +222,7 @@ def _position_memory(model: Unloaded, plan: Plan) -> Iterable[int]:
     """Of the longest passage, beside the untrained model where there is one."""
     options: dict[str, Any] = {"method": "sketch", "cotangents": plan.extent.cotangents}
     alone = sensitivity_memory(model, PASSAGE_TOKENS + 2, linearisations="full", **options)
-    drawing = drawing_bytes(model.shape.parameters, model.shape.element)
-    yield plan.beside_untrained(model, alone, max(alone + model.copy_bytes, drawing))
+    yield plan.beside_untrained(model, alone, bytes_with_untrained(alone, model.shape))
 
 
 def _position_verdict(measured: Measurements) -> StripField:
